@@ -1,0 +1,1 @@
+"""Learning: tensors in, tensors out. No process, no environment, no file."""

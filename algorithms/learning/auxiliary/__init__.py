@@ -1,0 +1,1 @@
+"""One auxiliary loss per file; the option --auxiliary_loss names the file."""

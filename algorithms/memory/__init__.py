@@ -1,0 +1,1 @@
+"""Shared memory: what lies where, and who may write it."""

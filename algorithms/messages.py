@@ -1,0 +1,90 @@
+"""Every report and command between processes.
+
+Reports travel from a worker to the driver, commands from the driver to a worker, in batches through a queue. Bulk
+data never travels here: it lies in shared memory, and so do the counters that change with every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Ready(NamedTuple):
+    """worker -> driver: `setup` is done, the first `step` follows."""
+
+    worker: str
+
+
+class Failed(NamedTuple):
+    """worker -> driver: an exception ended this worker; the last thing it says."""
+
+    worker: str
+    phase: str  # "setup" or "step"
+    traceback: str
+
+
+class EpisodeFinished(NamedTuple):
+    """actor -> driver, in `EpisodesFinished`: one agent's episode ended; one policy played it from start to end."""
+
+    policy: int
+    episode_return: float  # sum of raw rewards, before scaling and clipping
+    true_return: float  # the environment's own objective, `info["true_reward"]`; else the return
+    length_frames: int
+    extra: dict[str, float]  # what the environment put into info["episode_extra_stats"]
+
+
+class EpisodesFinished(NamedTuple):
+    """actor -> driver: the episodes that ended since the last such report."""
+
+    episodes: list[EpisodeFinished]
+
+
+class TrainingReport(NamedTuple):
+    """learner -> driver: what one iteration measured, every value finite; tags without the `train/` prefix."""
+
+    policy: int
+    train_step: int
+    metrics: dict[str, float]
+
+
+class PolicyRestored(NamedTuple):
+    """learner -> driver, before `Ready`: where this policy starts; `run_state` is what the driver saved with it."""
+
+    policy: int
+    checkpoint: str  # path; empty when training starts from nothing
+    train_step: int
+    run_state: dict[str, Any]  # empty when training starts from nothing
+    warnings: list[str]  # checkpoints that could not be read
+
+
+class CheckpointSaved(NamedTuple):
+    """learner -> driver: a checkpoint is safely on disk."""
+
+    policy: int
+    kind: str
+    path: str
+    request: int  # the number of the command that asked for it
+
+
+class CheckpointFailed(NamedTuple):
+    """learner -> driver: a checkpoint could not be written; the older ones are untouched."""
+
+    policy: int
+    kind: str
+    reason: str
+    request: int
+
+
+class SaveCheckpoint(NamedTuple):
+    """driver -> learner: write a checkpoint, with the driver's own state inside."""
+
+    kind: str  # "latest", "best" or "milestone"
+    env_frames: int
+    run_state: dict[str, Any]  # plain numbers, strings, lists and dicts
+    request: int
+
+
+Report = (
+    Ready | Failed | EpisodesFinished | TrainingReport | PolicyRestored | CheckpointSaved | CheckpointFailed
+)
+Command = SaveCheckpoint

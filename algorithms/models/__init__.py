@@ -1,0 +1,1 @@
+"""Networks: from observations to action distributions and values."""

@@ -1,0 +1,1 @@
+"""One encoder per file; the option --encoder names the file."""

@@ -1,0 +1,1 @@
+"""One actor's work, without processes: stepping environments into blocks."""

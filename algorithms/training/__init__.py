@@ -1,0 +1,1 @@
+"""The driver: wires a run together, follows it, and ends it."""

@@ -1,0 +1,1 @@
+"""The only room that knows processes: workers and their supervisor."""

@@ -1,0 +1,1 @@
+"""Environments: one protocol, adapters to it, and one file per family."""

@@ -1,0 +1,160 @@
+"""The environment protocol at the level at which an actor works: a batch of agent rows.
+
+A `BatchEnv` holds `num_envs` environments of `agents_per_env` agents each. Its rows are
+`row = env * agents_per_env + agent`, E = num_envs * agents_per_env in all, and they are reset, stepped and closed
+together. It writes into the arrays it is given, so that an observation is written once, where it will be read.
+
+How an episode ends, seen by the caller of `step`:
+
+* A *terminated* step writes the first observation of the next episode at once (`fresh` = 1).
+* A *truncated* step writes the last observation of the episode itself (`final` = 1, `fresh` = 0). The next
+  `step` ignores the action of that row, resets the environment, gives reward 0 and 0 frames, neither flag, and
+  writes the first observation of the next episode (`fresh` = 1, `final` = 0).
+* An environment that was vectorised by its authors with next-step autoreset sets `final` after a terminated step
+  too, and continues in the same way.
+
+Every end of an episode of a row is seen exactly once as `terminated` or `truncated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+ACTION_MASK = "action_mask"  # the observation key, and the info key, that holds which choices are allowed
+
+
+class ObservationLeaf(NamedTuple):
+    """One named array of an observation, as it is stored for each agent row."""
+
+    name: str  # path in a nested Dict, joined by "/"; "obs" when the space is not a Dict
+    shape: tuple[int, ...]
+    dtype: str  # numpy's name of it
+    kind: Literal["image", "vector", "categorical", "mask"]  # image: [channels, height, width]
+    num_categories: int = 0  # categorical: each entry of the array counts from 0 to this
+
+
+class ActionLeaf(NamedTuple):
+    """One part of an action: a choice among `size`, or `size` real numbers."""
+
+    kind: Literal["discrete", "continuous"]
+    size: int
+    low: tuple[float, ...] = ()  # continuous: bounds per number, possibly infinite
+    high: tuple[float, ...] = ()
+
+
+class EnvSpec(NamedTuple):
+    """What a batch of environments of one kind exchanges with its caller; small and picklable."""
+
+    observations: tuple[ObservationLeaf, ...]
+    actions: tuple[ActionLeaf, ...]
+    agents_per_env: int
+
+
+class EnvContext(NamedTuple):
+    """Which of all environments of a run one environment is; its factory may ask for any field by name."""
+
+    worker_index: int = 0  # of the process that steps it
+    vector_index: int = 0  # within that process
+    env_id: int = 0  # within the run
+    num_envs: int = 1  # in the run
+    seed: int | None = None
+    attempt: int = 0  # how often this environment was built anew after a failure
+    render_mode: str | None = None
+
+
+class EnvFamily(NamedTuple):
+    """What `envs/families/<prefix>.py` defines as `FAMILY`, and what a user registers for environments of their own."""
+
+    make: Callable[[str, Any, EnvContext], Any]
+    """(name as typed in --env, an instance of `config`, context) -> a Gymnasium `Env` or `VectorEnv`, or a PettingZoo
+    `ParallelEnv`. Imports its simulator inside."""
+    config: type
+    """A frozen dataclass of `utils.options.option` fields: the options this family adds to the command line."""
+    defaults: Callable[[str], dict[str, Any]]
+    """name -> option name -> the value this environment starts from instead of the option's own default."""
+    names: tuple[str, ...] = ()
+    """Names to suggest when a user types one that does not exist."""
+
+
+class StepArrays(NamedTuple):
+    """Where one step of a batch writes; every array has one entry per agent row. Given by the caller."""
+
+    observations: dict[str, np.ndarray]  # [E, ...] per leaf, the observation after the step
+    fresh: np.ndarray  # [E] uint8, 1: that observation is the first of an episode
+    final: np.ndarray  # [E] uint8, 1: that observation is the last of an episode, its action will be ignored
+    active: np.ndarray  # [E] uint8, 1: the agent acts on that observation
+    rewards: np.ndarray  # [E] float32, of this step
+    terminated: np.ndarray  # [E] uint8
+    truncated: np.ndarray  # [E] uint8
+    frames: np.ndarray  # [E] int32, simulator frames this step covered; 0 where the action was ignored
+
+
+class BatchEnv(Protocol):
+    """A batch of agent rows that is reset, stepped and closed together."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self, out: StepArrays) -> None:
+        """Start new episodes everywhere: write observations, `fresh` = 1, `final` = 0 and `active`.
+
+        Raises:
+            EnvError: an environment raised, with its index and the cause.
+        """
+
+    def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
+        """Step every row once and fill every array of `out`.
+
+        Args:
+            actions: [E, W] float32, W = the sum over action leaves of 1 (discrete) or size (continuous); a
+                continuous number is in policy units: clipped to [-1, 1] and stretched to finite bounds.
+            out: where the results go.
+
+        Returns:
+            row -> info, only for rows whose info holds `true_reward` or `episode_extra_stats`.
+
+        Raises:
+            EnvError: an environment raised, with its index and the cause.
+        """
+
+    def close(self) -> None:
+        """Close every environment; called any number of times."""
+
+
+class EnvError(RuntimeError):
+    """An environment failed. The cause is its `__cause__`; pickles with its text only."""
+
+    def __init__(self, env_index: int, phase: str, message: str) -> None:
+        super().__init__(env_index, phase, message)
+        self.env_index = env_index
+        self.phase = phase
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"environment {self.env_index} failed in {self.phase}: {self.message}"
+
+
+class UnsupportedSpaceError(TypeError):
+    """A space that cannot be trained on. The message names it and what to wrap it with."""
+
+
+@runtime_checkable
+class RewardShaping(Protocol):
+    """Optional: an environment whose reward is a weighted sum that training may tune."""
+
+    def get_reward_shaping(self) -> dict[str, float]:
+        """The weights now in force."""
+
+    def set_reward_shaping(self, weights: dict[str, float]) -> None:
+        """Take new weights, from the next step on."""
+
+
+@runtime_checkable
+class TrainingProgressListener(Protocol):
+    """Optional: an environment that follows a curriculum."""
+
+    def set_training_progress(self, env_frames: int) -> None:
+        """How many environment frames the whole run has seen."""

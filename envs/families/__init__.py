@@ -1,0 +1,1 @@
+"""One environment family per file; the part of --env before the first underscore names the file."""

@@ -1,0 +1,78 @@
+"""Declaring an option once: a dataclass field that carries its help, range and mutation rule.
+
+From this one declaration come the flag, its help, the checks, the entry in `config.json` and the reference page.
+Nothing here knows which options exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class ConfigError(ValueError):
+    """What a user typed, or a file holds, that cannot be run. The message says what would work."""
+
+
+class OptionRule(NamedTuple):
+    """What an option's declaration says beyond its name, type and default."""
+
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    mutate: str | None = None  # how population-based training perturbs it: None, "scale", "one_minus", "batch"
+    aliases: tuple[str, ...] = ()  # further flag names
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    mutate: str | None = None,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field that is also a command-line option.
+
+    Args:
+        default: The value when no layer sets it.
+        help: What changes when the value changes.
+        minimum: Smallest allowed number, inclusive.
+        maximum: Largest allowed number, inclusive.
+        choices: The allowed words; empty allows any.
+        mutate: How population-based training perturbs the value; None leaves it alone.
+        aliases: Further names of the flag.
+    """
+    rule = OptionRule(help, minimum, maximum, choices, mutate, aliases)
+    return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def options_of(config_type: type) -> Iterator[tuple[dataclasses.Field[Any], OptionRule]]:
+    """Every option that a config dataclass declares, in its order."""
+    for field in dataclasses.fields(config_type):
+        yield field, field.metadata["rule"]
+
+
+def check_value(name: str, value: Any, rule: OptionRule, layer: str) -> None:
+    """Refuse a value outside its declared range.
+
+    Raises:
+        ConfigError: `command line sets hidden_size=0; allowed: [1, None]`.
+    """
+    if rule.choices and value not in rule.choices:
+        raise ConfigError(f"{layer} sets {name}={value!r}; allowed: {', '.join(rule.choices)}")
+    for bound, is_outside in ((rule.minimum, _below), (rule.maximum, _above)):
+        if bound is not None and value is not None and is_outside(value, bound):
+            raise ConfigError(f"{layer} sets {name}={value}; allowed: [{rule.minimum}, {rule.maximum}]")
+
+
+def _below(value: float, bound: float) -> bool:
+    return not value >= bound  # also true of NaN
+
+
+def _above(value: float, bound: float) -> bool:
+    return not value <= bound
