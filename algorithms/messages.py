@@ -82,6 +82,7 @@ class SaveCheckpoint(NamedTuple):
     env_frames: int
     run_state: dict[str, Any]  # plain numbers, strings, lists and dicts
     request: int
+    metric: float  # what makes a best checkpoint the best; NaN for the other kinds
 
 
 Report = (

@@ -63,6 +63,7 @@ class EnvContext(NamedTuple):
     seed: int | None = None
     attempt: int = 0  # how often this environment was built anew after a failure
     render_mode: str | None = None
+    vector_size: int = 1  # environments stepped in one batch with this one: as many as a `VectorEnv` has to hold
 
 
 class EnvFamily(NamedTuple):
@@ -122,6 +123,14 @@ class BatchEnv(Protocol):
 
     def close(self) -> None:
         """Close every environment; called any number of times."""
+
+
+@runtime_checkable
+class Decorrelating(Protocol):
+    """Optional, for a `BatchEnv`: environments that can be moved apart after a reset."""
+
+    def decorrelate(self, rng: np.random.Generator, max_steps: int, out: StepArrays) -> None:
+        """Reset, step each environment another random number of random actions up to `max_steps`, write as `reset`."""
 
 
 class EnvError(RuntimeError):

@@ -1,0 +1,241 @@
+"""Checkpoints: written in one step, verified before anything in them is used, never deleted unless replaced.
+
+A file is a `torch.save` archive followed by a trailer, MAGIC and the SHA-256 of the archive; `torch.load` reads it as
+it stands. Name and content say the same thing twice (kind, train step, frames), so a renamed file is recognised.
+Content is tensors and plain values only, and reading it executes nothing.
+
+One learner at a time writes to a folder::
+
+    checkpoint_<train_step>_<env_steps>.pth           kind "latest": the newest few
+    best_<train_step>_<env_steps>[_<metric>].pth      kind "best": the newest one
+    milestones/checkpoint_<train_step>_<env_steps>.pth    kind "milestone": all of them
+    superseded/                                       files of a later train step than the run went on from
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from utils.files import atomic_write, remove_temporaries
+
+KINDS = ("latest", "best", "milestone")
+_MAGIC = b"APPOckp1"
+_TRAILER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+_PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, read or trusted. The message says what is untouched and what would work."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was verified."""
+
+    payload: dict[str, Any]
+    path: Path
+    warnings: list[str]  # newer checkpoints that were passed over, and why
+    train_step: int
+    env_steps: int
+    metric: float  # as given to `save`
+
+
+def save(
+    folder: Path,
+    kind: str,
+    train_step: int,
+    env_steps: int,
+    payload: dict[str, Any],
+    *,
+    keep: int = 3,
+    metric: float = math.nan,
+) -> Path:
+    """Write a checkpoint; once it is safely on disk, remove the ones that it replaces.
+
+    Args:
+        folder: Of one policy; made when it is missing.
+        kind: "latest", "best" or "milestone".
+        train_step: Optimizer steps so far.
+        env_steps: Environment frames so far.
+        payload: Tensors, plain values, and lists, tuples and dicts of them.
+        keep: How many of kind "latest" stay.
+        metric: What makes a best checkpoint the best; NaN leaves it out of the file's name.
+
+    Raises:
+        CheckpointError: it could not be written; the older ones are untouched.
+        TypeError: the payload holds what could not be read again.
+    """
+    _require_plain(payload, "payload")
+    head = {"kind": kind, "train_step": train_step, "env_steps": env_steps, "metric": float(metric)}
+    path = _folder_of(folder, kind) / _file_name(head)
+    buffer = io.BytesIO()
+    torch.save(head | {"payload": payload}, buffer)
+    archive = buffer.getbuffer()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(path.parent)
+        atomic_write(path, [archive, _MAGIC, hashlib.sha256(archive).digest()])
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written ({error}); the older checkpoints are untouched") from error
+    with contextlib.suppress(OSError):  # the new one is safe; what stays too long costs only space
+        _retire(folder, kind, path, keep)
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint, verified.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, renamed, or holds more than tensors and plain values.
+    """
+    content = _verified_archive(path)
+    try:
+        record = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        head = {name: record[name] for name in ("kind", "train_step", "env_steps", "metric")}
+        payload, name = record["payload"], _file_name(head)
+    except Exception as error:  # the unpickler raises whatever a crafted file provokes
+        raise CheckpointError(f"{path} is no checkpoint of this program ({_first_line(error)})") from error
+    if not isinstance(payload, dict) or path.name != name:
+        raise CheckpointError(f"{path} is another checkpoint under a wrong name; its own is {name}")
+    return Checkpoint(payload, path, [], head["train_step"], head["env_steps"], head["metric"])
+
+
+def load_newest_valid(folder: Path, kind: str = "latest") -> Checkpoint | None:
+    """The newest checkpoint of a kind that can be trusted; None when the folder has none at all.
+
+    For "best", the newest ordinary checkpoint is taken where no best one can be read, with a warning.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none of this kind can be read. Starting from nothing would
+            bury them.
+    """
+    candidates = list_checkpoints(folder, kind)
+    if kind == "best":
+        candidates += list_checkpoints(folder, "latest")
+    warnings: list[str] = []
+    for path in candidates:
+        try:
+            found = load(path)
+        except CheckpointError as error:
+            warnings.append(str(error))
+            continue
+        if kind == "best" and not path.name.startswith("best_"):
+            warnings.append(f"{folder} has no best checkpoint that can be read; {path.name} is used")
+        return found._replace(warnings=warnings)
+    others = [path for other in KINDS for path in list_checkpoints(folder, other) if path not in candidates]
+    if not candidates and not others:
+        return None
+    raise CheckpointError(_none_left(folder, kind, warnings, others))
+
+
+def list_checkpoints(folder: Path, kind: str = "latest") -> list[Path]:
+    """The files of a kind, newest first; by name only, unverified."""
+    prefix = "best" if kind == "best" else "checkpoint"
+    found = [path for path in _folder_of(folder, kind).glob(f"{prefix}_*.pth") if _steps(path) is not None]
+    return sorted(found, key=lambda path: _steps(path) or (0, 0), reverse=True)
+
+
+def is_intact(path: Path) -> bool:
+    """The file is whole and unchanged since it was written; says nothing about what is in it."""
+    try:
+        _verified_archive(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _retire(folder: Path, kind: str, newest: Path, keep: int) -> None:
+    """Remove what `newest` replaces. What cannot be read is never removed, and does not count as kept."""
+    if kind == "milestone":
+        return
+    kept = 1
+    for path in list_checkpoints(folder, kind):
+        if path == newest:
+            continue
+        if (_steps(path) or (0, 0)) > (_steps(newest) or (0, 0)):
+            # The run went on from an older checkpoint than this. Were it left, the next resume would jump to it.
+            _move_aside(path)
+        elif is_intact(path):
+            if kept >= (1 if kind == "best" else keep):
+                path.unlink()
+            else:
+                kept += 1
+
+
+def _move_aside(path: Path) -> None:
+    aside = path.parent / "superseded"
+    aside.mkdir(exist_ok=True)
+    target, number = aside / path.name, 1
+    while target.exists():
+        number += 1
+        target = aside / f"{path.name}.{number}"
+    path.rename(target)
+
+
+def _verified_archive(path: Path) -> memoryview:
+    try:
+        content = memoryview(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from error
+    archive, trailer = content[:-_TRAILER_BYTES], content[-_TRAILER_BYTES:]
+    if len(trailer) < _TRAILER_BYTES or trailer[: len(_MAGIC)] != _MAGIC:
+        raise CheckpointError(f"{path} is empty, cut off, or no checkpoint of this program ({len(content)} bytes)")
+    if hashlib.sha256(archive).digest() != trailer[len(_MAGIC) :]:
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
+    return archive
+
+
+def _folder_of(folder: Path, kind: str) -> Path:
+    if kind not in KINDS:
+        raise ValueError(f"checkpoint kind {kind!r}; allowed: {', '.join(KINDS)}")
+    return folder / "milestones" if kind == "milestone" else folder
+
+
+def _file_name(head: dict[str, Any]) -> str:
+    """Padded with zeros, so that names sort as numbers do."""
+    steps = f"{head['train_step']:012d}_{head['env_steps']:015d}"
+    if head["kind"] == "best":
+        return f"best_{steps}.pth" if math.isnan(head["metric"]) else f"best_{steps}_{head['metric']:.3f}.pth"
+    return f"checkpoint_{steps}.pth"
+
+
+def _steps(path: Path) -> tuple[int, int] | None:
+    """(train step, frames) that a file's name tells; None for a file of somebody else's."""
+    words = path.stem.split("_")
+    if len(words) < 3 or not (words[1].isdigit() and words[2].isdigit()):
+        return None
+    return int(words[1]), int(words[2])
+
+
+def _require_plain(value: Any, where: str) -> None:
+    """What `torch.load(weights_only=True)` would refuse is refused before it is written."""
+    if type(value) in _PLAIN or isinstance(value, torch.Tensor):
+        return
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            _require_plain(key, f"a key of {where}")
+            _require_plain(entry, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for index, entry in enumerate(value):
+            _require_plain(entry, f"{where}[{index}]")
+    else:
+        raise TypeError(f"{where} is a {type(value).__name__}; checkpoints hold tensors and plain Python values")
+
+
+def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path]) -> str:
+    reasons = "; ".join(warnings) if warnings else f"there is none of kind {kind!r}"
+    if others:
+        remedy = f"there is {others[0]}: try --load_checkpoint_kind=best, or copy a milestone into the folder"
+    else:
+        remedy = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
+    return f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; {remedy}"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

@@ -1,0 +1,361 @@
+"""A run's whole configuration: every room's options composed, and how layers of values become one.
+
+Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
+typed. Each is checked in the same way, and the origin of every value is known. Where a run is, and what to do with
+what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
+
+Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
+`python -m algorithms.config` writes the reference page docs/options.md from the declarations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from algorithms.evaluation.config import EvaluationConfig
+from algorithms.learning.config import LearningConfig
+from algorithms.models.config import ModelConfig
+from algorithms.sampling.config import SamplingConfig, available_cores
+from algorithms.training.config import CONFIG_FILE, RunConfig
+from algorithms.workers.config import WorkersConfig
+from envs.api import EnvFamily, EnvSpec
+from envs.config import EnvConfig
+from utils import cli
+from utils.options import ConfigError
+
+FAMILY_DEFAULTS = "family defaults"
+CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
+LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+_NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of an environment family or an auxiliary loss that has none."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Every option of a run, by the room that uses it. Immutable: `with_values` makes a changed one."""
+
+    run: RunConfig
+    env: EnvConfig
+    sampling: SamplingConfig
+    workers: WorkersConfig
+    learning: LearningConfig
+    model: ModelConfig
+    family: Any  # an instance of `EnvFamily.config`
+    auxiliary: Any  # an instance of the auxiliary loss's options, or NoOptions
+
+    def check_combinations(self) -> None:
+        """Refuse options that are fine alone but not together.
+
+        Raises:
+            ConfigError: names the options, their values and the nearest that work.
+        """
+        for room in (self.run, self.sampling, self.workers, self.learning):
+            room.check_combinations()
+
+
+class ResolvedConfig(NamedTuple):
+    """A configuration that can be run, and where it comes from."""
+
+    config: TrainConfig
+    origins: dict[str, str]  # option -> layer, for every option that a layer set
+    typed: tuple[str, ...]  # options that the user typed, now or in an earlier start of this experiment
+    resumed: bool  # config.json was read
+
+
+class ResolvedEvaluation(NamedTuple):
+    """How a policy was trained, and how it is to be watched."""
+
+    config: TrainConfig
+    evaluation: EvaluationConfig
+
+
+class _Saved(NamedTuple):
+    """What config.json of an experiment holds."""
+
+    options: dict[str, Any]
+    typed: tuple[str, ...]
+
+
+class _Layers(NamedTuple):
+    """All layers merged."""
+
+    groups: dict[str, type]
+    values: dict[str, Any]
+    origins: dict[str, str]
+    typed: tuple[str, ...]
+    resumed: bool
+
+
+def resolve(argv: Sequence[str], *, prog: str = "train_appo.py") -> ResolvedConfig:
+    """The configuration that a command line asks for. Reads config.json of an experiment to resume; writes nothing.
+
+    `--help` prints and raises SystemExit(0).
+
+    Raises:
+        ConfigError: something cannot be run; the message says what would.
+    """
+    layers = _merge_layers(argv, prog, "Train a policy with asynchronous PPO.")
+    origins = layers.origins | dict.fromkeys(_settle(layers.values), CHOSEN)
+    config = _compose(layers.groups, layers.values)
+    config.check_combinations()
+    config.run.check_machine()
+    return ResolvedConfig(config, origins, layers.typed, layers.resumed)
+
+
+def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> ResolvedEvaluation:
+    """The configuration of a trained policy, with what is typed in force, and how to watch it.
+
+    Raises:
+        ConfigError: there is no such experiment, or something cannot be run; the message says what would.
+    """
+    evaluation = {"evaluation": EvaluationConfig}
+    layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
+    _settle(layers.values)
+    config = _compose(layers.groups, layers.values)
+    config.check_combinations()
+    if not layers.resumed:
+        raise ConfigError(f"there is no experiment in {config.run.folder}{config.run.neighbours()}")
+    watched = _instance(EvaluationConfig, layers.values)
+    if watched.policy_index >= config.sampling.num_policies:
+        last = config.sampling.num_policies - 1
+        raise ConfigError(f"policy_index={watched.policy_index}, but the policies end at {last}; nearest: {last}")
+    return ResolvedEvaluation(config, watched)
+
+
+def with_values(config: TrainConfig, changes: Mapping[str, Any], *, layer: str = "program") -> TrainConfig:
+    """The same configuration with some options changed, checked like any other layer.
+
+    Raises:
+        ConfigError: an unknown option, a value out of range, or a combination that cannot run.
+    """
+    groups = _groups_of(config)
+    values = _values_of(config) | cli.check_layer(changes, cli.declared_options(groups), layer)
+    changed = _compose(groups, values)
+    changed.check_combinations()
+    return changed
+
+
+def to_json(config: TrainConfig, typed: Sequence[str] = ()) -> str:
+    """The text of config.json: every option's value, and which were typed."""
+    options = {name: _plain(value) for name, value in _values_of(config).items()}
+    return json.dumps({"options": options, "typed": sorted(typed)}, indent=2) + "\n"
+
+
+def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
+    """The configuration that `to_json` wrote. Options that did not exist then take their defaults.
+
+    Raises:
+        ConfigError: the text is damaged, or holds what no option allows.
+    """
+    saved = _parse_saved(text, source)
+    groups = _groups(_text_of(saved.options, "env"), _text_of(saved.options, "auxiliary_loss"))
+    options = cli.declared_options(groups)
+    defaults = {name: entry.default for name, entry in options.items()}
+    config = _compose(groups, defaults | cli.check_layer(saved.options, options, CONFIG_FILE))
+    config.check_combinations()
+    return config
+
+
+def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
+    """A table of every option that differs from its declared default, and of the layer that set it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("option", "value", "set by", title=f"{resolved.config.env.env}: options other than their defaults")
+    options = cli.declared_options(_groups_of(resolved.config))
+    for name, value in _values_of(resolved.config).items():
+        if value != options[name].default:
+            table.add_row(name, cli.to_text(value), resolved.origins[name])
+    (console or Console()).print(table)
+
+
+def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
+    """Refuse what cannot run with this environment: the check that needs to know how many agents it has.
+
+    Raises:
+        ConfigError: synchronous training whose batches are larger than what all blocks hold; it would wait for ever.
+    """
+    learning, sampling = config.learning, config.sampling
+    trajectories = sampling.num_workers * sampling.num_envs_per_worker * spec.agents_per_env // sampling.num_policies
+    needed = learning.num_batches_per_iteration * learning.batch_size // learning.rollout
+    if config.workers.async_rl or trajectories >= needed:
+        return
+    of_policy = f" of each of {sampling.num_policies} policies" if sampling.num_policies > 1 else ""
+    columns = trajectories // learning.num_batches_per_iteration
+    smaller = f"batch_size={columns * learning.rollout} or " if columns else ""
+    splits, per_env = sampling.worker_num_splits, sampling.num_workers * spec.agents_per_env
+    envs = math.ceil(needed * sampling.num_policies / per_env / splits) * splits
+    raise ConfigError(
+        f"async_rl=False learns from one rollout of every agent, {trajectories} trajectories, but an iteration"
+        f"{of_policy} takes {needed} (num_batches_per_iteration={learning.num_batches_per_iteration} of batch_size="
+        f"{learning.batch_size}); nearest: {smaller}num_envs_per_worker={envs}"
+    )
+
+
+def _merge_layers(
+    argv: Sequence[str], prog: str, description: str, evaluation: Mapping[str, type] | None = None
+) -> _Layers:
+    env = cli.typed_word(argv, "env") or ""
+    family = _family(env)
+    defaults = dict(family.defaults(env)) if family else {}
+    saved = _saved_for(argv, env, only_resume=evaluation is None)
+    auxiliary = cli.typed_word(argv, "auxiliary_loss")
+    if auxiliary is None:
+        auxiliary = _text_of(saved.options, "auxiliary_loss") or _text_of(defaults, "auxiliary_loss")
+    groups = _groups(env, auxiliary) | dict(evaluation or {})
+    options = cli.declared_options(groups)
+    layers = {
+        FAMILY_DEFAULTS: cli.check_layer(defaults, options, FAMILY_DEFAULTS),
+        CONFIG_FILE: _restored(saved, options, auxiliary),
+    }
+    lower = {name: value for layer in layers.values() for name, value in layer.items()}
+    parsed = cli.parse(argv, groups, lower, prog=prog, description=description)
+    if not env:
+        raise ConfigError(_NO_ENV)
+    layers[cli.COMMAND_LINE] = dict.fromkeys(parsed.typed)
+    origins = {name: layer for layer, values in layers.items() for name in values}
+    typed = tuple(sorted(parsed.typed.union(saved.typed) & options.keys()))
+    return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options))
+
+
+def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
+    """config.json of the experiment that the command line names; nothing when there is none to go on from."""
+    place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
+    run = dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
+    nothing = _Saved({}, ())
+    if not env or {"-h", "--help"} & set(argv) or (only_resume and run.restart_behavior != "resume"):
+        return nothing
+    run.check_combinations()
+    path = run.folder / CONFIG_FILE
+    if not path.exists():
+        if any(run.folder.glob("checkpoint_p*/*.pth")):
+            raise ConfigError(
+                f"{run.folder} holds checkpoints but no {CONFIG_FILE}; put it back, type another --experiment, or move "
+                "the folder aside with --restart_behavior=restart"
+            )
+        return nothing
+    try:
+        saved = _parse_saved(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if saved.options.get("env") != env:
+        raise ConfigError(
+            f"experiment {run.experiment!r} was trained with env={saved.options.get('env')!r}, not {env!r}; type "
+            "another --experiment, or --restart_behavior=restart to begin anew"
+        )
+    return saved
+
+
+def _parse_saved(text: str, source: str) -> _Saved:
+    remedy = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source} is not JSON: {error}; {remedy}") from error
+    options = document.get("options") if isinstance(document, dict) else None
+    typed = document.get("typed", []) if isinstance(document, dict) else None
+    if not isinstance(options, dict) or not options or not isinstance(typed, list):
+        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {remedy}')
+    return _Saved(options, tuple(str(name) for name in typed))
+
+
+def _restored(saved: _Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:
+    """What a resumed run takes over: everything but its location, and the options of a loss it no longer uses."""
+    before = _text_of(saved.options, "auxiliary_loss")
+    dropped = cli.declared_options({"auxiliary": _auxiliary_type(before)}) if before and before != auxiliary else {}
+    kept = {name: value for name, value in saved.options.items() if name in options or name not in dropped}
+    return {name: value for name, value in cli.check_layer(kept, options, CONFIG_FILE).items() if name not in LOCATION}
+
+
+def _settle(values: dict[str, Any]) -> list[str]:
+    """Choose, in place, what a default of -1 leaves open; the names of what was chosen."""
+    chosen: dict[str, int] = {}
+    if values["num_workers"] == -1:
+        chosen["num_workers"] = available_cores()
+    if values["seed"] == -1:
+        chosen["seed"] = secrets.randbelow(2**31)  # short enough to type
+    values.update(chosen)
+    return list(chosen)
+
+
+def _groups(env: str, auxiliary: str) -> dict[str, type]:
+    """Title in the help -> the dataclass that declares its options."""
+    hints = typing.get_type_hints(TrainConfig)
+    groups = {field.name: hints[field.name] for field in dataclasses.fields(TrainConfig)}
+    family = _family(env)
+    return groups | {
+        "family": family.config if family else NoOptions,
+        "auxiliary": _auxiliary_type(auxiliary) if auxiliary else NoOptions,
+    }
+
+
+def _groups_of(config: TrainConfig) -> dict[str, type]:
+    return {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def _family(env: str) -> EnvFamily | None:
+    if not env:
+        return None
+    from envs.registry import resolve as resolve_env
+
+    family: EnvFamily = resolve_env(env).family
+    return family
+
+
+def _auxiliary_type(name: str) -> type:
+    from algorithms.learning.auxiliary_loss import load
+
+    return load(name).config
+
+
+def _compose(groups: Mapping[str, type], values: Mapping[str, Any]) -> TrainConfig:
+    rooms = [field.name for field in dataclasses.fields(TrainConfig)]
+    return TrainConfig(**{room: _instance(groups[room], values) for room in rooms})
+
+
+def _instance(config_type: type, values: Mapping[str, Any]) -> Any:
+    return config_type(**{field.name: values[field.name] for field in dataclasses.fields(config_type)})
+
+
+def _values_of(config: TrainConfig) -> dict[str, Any]:
+    rooms = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    return {field.name: getattr(room, field.name) for room in rooms for field in dataclasses.fields(room)}
+
+
+def _text_of(options: Mapping[str, Any], name: str) -> str:
+    value = options.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it; infinity as text, which JSON has no number for."""
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def reference() -> str:
+    """The reference page of every option that is always there."""
+    return cli.reference_page(_groups("", "") | {"evaluation": EvaluationConfig}, "python -m algorithms.config")
+
+
+def main() -> None:
+    """Write the reference page."""
+    page = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+    page.write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

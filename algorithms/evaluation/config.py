@@ -1,0 +1,23 @@
+"""Options of watching, recording and scoring a trained policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.options import option
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How a trained policy is watched, recorded or scored."""
+
+    fps: float = option(0.0, "Frames shown per second. 0: the environment's own pace", minimum=0.0)
+    render_action_repeat: int = option(
+        0, "Frames for which each action is repeated while watching. 0: as in training", minimum=0
+    )
+    no_render: bool = option(False, "Score without a window")
+    save_video: bool = option(False, "Write the episodes into a video file in the experiment's folder")
+    policy_index: int = option(0, "Which of several trained policies plays", minimum=0)
+    eval_deterministic: bool = option(False, "Take the most likely action instead of drawing one")
+    max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
+    max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)

@@ -1,0 +1,90 @@
+"""The contract of a further loss term, and how its name becomes the term.
+
+A term is one module with a constant `LOSS = AuxiliaryLoss(config=..., compute=...)`. `--auxiliary_loss=<name>` takes
+`algorithms/learning/auxiliary/<name>.py`; a name with dots is a module of the user's own, which every process can
+import by itself. The term sees a minibatch and what the model said about it, and has no parameters of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from algorithms.learning import auxiliary
+from algorithms.learning.minibatches import Minibatch
+from algorithms.learning.protocols import Distribution
+from utils.options import ConfigError
+
+
+class AuxiliaryInputs(NamedTuple):
+    """What one forward pass offers to an auxiliary loss."""
+
+    minibatch: Minibatch
+    parameters: Tensor  # [R, M, P] with gradient
+    values: Tensor  # [R, M] with gradient, in the critic's units
+    distribution: Distribution
+
+
+class AuxiliaryResult(NamedTuple):
+    """What an auxiliary loss gives back."""
+
+    loss: Tensor  # scalar, already weighted; added to the sum and shown as train/aux_<name>
+    metrics: dict[str, Tensor]  # key -> scalar, shown as train/aux_<name>_<key>
+
+
+class AuxiliaryLoss(NamedTuple):
+    """What the module of an auxiliary loss defines as `LOSS`."""
+
+    config: type
+    """A frozen dataclass of `utils.options.option` fields: the options this loss adds to the command line."""
+    compute: Callable[[AuxiliaryInputs, Any], AuxiliaryResult]
+    """(inputs, an instance of `config`) -> a mean over rows; 0 without gradient where there is nothing to average."""
+
+
+def available() -> list[str]:
+    """Names of the files in the folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(auxiliary.__path__))
+
+
+def load(name: str) -> AuxiliaryLoss:
+    """The loss that `--auxiliary_loss=<name>` means.
+
+    Raises:
+        ConfigError: there is none, or its module defines no `LOSS`.
+    """
+    path = name if "." in name else f"{auxiliary.__name__}.{name}"
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # the module exists; something it imports does not
+        raise ConfigError(
+            f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary ({', '.join(available())}) "
+            f"nor a module that can be imported"
+        ) from error
+    loss = getattr(module, "LOSS", None)
+    if not isinstance(loss, AuxiliaryLoss):
+        raise ConfigError(f"auxiliary_loss={name!r}: {path} must define LOSS = AuxiliaryLoss(config=..., compute=...)")
+    return loss
+
+
+def register(name: str, loss: AuxiliaryLoss) -> None:
+    """Let `--auxiliary_loss=<name>` find a loss defined elsewhere, in this process.
+
+    The learner runs in a process of its own: register in a module that it imports too, or name the module instead.
+
+    Raises:
+        ConfigError: the name is taken, or is not a plain word.
+    """
+    path = f"{auxiliary.__name__}.{name}"
+    if not name.isidentifier() or name in available() or path in sys.modules:
+        raise ConfigError(f"auxiliary loss {name!r} cannot be registered: the name must be a plain word not yet taken")
+    module = types.ModuleType(path, f"The auxiliary loss registered as {name}.")
+    module.LOSS = loss  # type: ignore[attr-defined]
+    sys.modules[path] = module

@@ -1,0 +1,201 @@
+"""Options of one policy's learner: how data is cut into gradient steps, and which loss those steps descend.
+
+Which options exist for an auxiliary loss is declared in that loss's own file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.options import ConfigError, option
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """How the learner turns trajectories into gradient steps."""
+
+    rollout: int = option(
+        32,
+        "Transitions collected before data is handed to the learner. Longer lets rewards reach further back and costs "
+        "memory and freshness",
+        minimum=1,
+    )
+    recurrence: int = option(
+        -1,
+        "Rows through which gradients flow back in time; -1: the whole rollout. Shorter is cheaper and cuts each "
+        "trajectory into chunks that start from the recurrent state stored when acting; needs --with_vtrace=False",
+        minimum=-1,
+    )
+    batch_size: int = option(
+        1024,
+        "Agent steps in one optimizer step. Larger gives steadier gradients and fewer steps per second",
+        minimum=1,
+        mutate="batch",
+    )
+    num_batches_per_iteration: int = option(
+        1,
+        "Batches collected before training begins. More decorrelates minibatches and raises the policy lag",
+        minimum=1,
+        aliases=("num_batches_per_epoch",),
+    )
+    ppo_epochs: int = option(
+        1,
+        "Passes over the same data. More learns more from each frame, until the clipped ratio stops it",
+        minimum=1,
+        aliases=("num_epochs",),
+    )
+    num_minibatches_to_accumulate: int = option(
+        -1,
+        "Minibatches that may wait for the learner before sampling pauses; -1: twice the batches per iteration; "
+        "0: sampling stops while training. Higher hides uneven speed and raises the policy lag",
+        minimum=-1,
+    )
+    shuffle_minibatches: bool = option(
+        True, "Draw trajectories at random into minibatches. Off: in the order of arrival, without copying them"
+    )
+    max_policy_lag: int = option(
+        1000,
+        "Rows chosen by weights older than this many optimizer steps are masked. Raise it with many epochs and "
+        "minibatches, each of which ages the data that is being collected",
+        minimum=0,
+    )
+    train_in_background_thread: bool = option(
+        True, "Collect the next batch while training on this one. Off: one after the other, easier to debug"
+    )
+
+    learning_rate: float = option(
+        1e-4, "Adam step size. Higher learns faster until it becomes unstable", minimum=0.0, mutate="scale"
+    )
+    lr_schedule: str = option(
+        "constant",
+        "How the step size changes: linear_decay reaches 0 with the budget of environment steps; kl_adaptive_* holds "
+        "the policy's change near --lr_schedule_kl_threshold, looking after each minibatch or epoch",
+        choices=("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch"),
+    )
+    lr_schedule_kl_threshold: float = option(
+        0.008,
+        "KL divergence per update that the kl_adaptive schedules aim at. Higher lets the policy change faster",
+        minimum=0.0,
+    )
+    gamma: float = option(
+        0.99,
+        "Discount per step: rewards about 1 / (1 - gamma) steps away still count",
+        minimum=0.0,
+        maximum=1.0,
+        mutate="one_minus",
+    )
+    gae_lambda: float = option(
+        0.95,
+        "Without V-trace: 0 trusts the critic (low variance), 1 trusts the sampled returns (no bias)",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    with_vtrace: bool = option(
+        True,
+        "Correct advantages and targets for the policy lag, anew in each minibatch. Off: GAE, fixed once per iteration",
+    )
+    vtrace_rho: float = option(
+        1.0,
+        "V-trace cap of the ratio at each step: lower learns the value of a policy nearer to the one that acted",
+        minimum=0.0,
+    )
+    vtrace_c: float = option(
+        1.0,
+        "V-trace cap of the ratio that carries corrections back in time: lower forgets sooner. At most 2, so that "
+        "products over a trajectory stay finite",
+        minimum=0.0,
+        maximum=2.0,
+    )
+    ppo_clip_ratio: float = option(
+        0.1,
+        "Trust region: the ratio pi/mu is clipped to [1/(1+c), 1+c], symmetric in log space. Higher allows larger "
+        "changes per batch",
+        minimum=0.0,
+        mutate="scale",
+    )
+    ppo_clip_value: float = option(
+        1.0,
+        "Values may move this far from what the actor saw before the loss stops pulling them on; in units of "
+        "normalised returns when those are on",
+        minimum=0.0,
+        mutate="scale",
+    )
+    value_loss_coeff: float = option(
+        0.5, "Weight of the critic against the policy in the loss", minimum=0.0, mutate="scale"
+    )
+    exploration_loss: str = option(
+        "entropy",
+        "What keeps the policy random: entropy rewards randomness; symmetric_kl pulls towards the uniform policy, "
+        "harder the rarer an action has become",
+        choices=("entropy", "symmetric_kl"),
+    )
+    exploration_loss_coeff: float = option(
+        0.003, "Weight of the exploration loss. Higher stays random for longer; 0: off", minimum=0.0, mutate="scale"
+    )
+    kl_loss_coeff: float = option(
+        0.0,
+        "Weight of the KL divergence from the policy that acted. Higher keeps updates smaller than clipping alone; "
+        "0: off",
+        minimum=0.0,
+    )
+    max_grad_norm: float = option(
+        4.0, "Gradients longer than this are scaled down to it; 0: never", minimum=0.0, mutate="scale"
+    )
+    adam_eps: float = option(
+        1e-6, "Adam's epsilon. Higher damps steps of weights whose gradients are tiny", minimum=0.0
+    )
+    adam_beta1: float = option(
+        0.9,
+        "Adam's memory of the gradient, about 1 / (1 - beta1) steps",
+        minimum=0.0,
+        maximum=0.9999,
+        mutate="one_minus",
+    )
+    adam_beta2: float = option(
+        0.999, "Adam's memory of the squared gradient, about 1 / (1 - beta2) steps", minimum=0.0, maximum=0.999999
+    )
+    reward_scale: float = option(1.0, "Rewards are multiplied by this before clipping; statistics show raw rewards")
+    reward_clip: float = option(
+        1000.0, "Scaled rewards are clipped to plus or minus this. 1 hides how large a reward is", minimum=0.0
+    )
+    auxiliary_loss: str = option(
+        "",
+        "A further loss term: the name of a file in algorithms/learning/auxiliary, or a module as my_package.my_loss; "
+        "empty: none. Adds that file's options",
+    )
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Lower and upper bound for the ratio pi/mu."""
+        return 1.0 / (1.0 + self.ppo_clip_ratio), 1.0 + self.ppo_clip_ratio
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """`recurrence` in rows, with its -1 resolved."""
+        return self.rollout if self.recurrence == -1 else self.recurrence
+
+    def check_combinations(self) -> None:
+        """Refuse options that are fine alone but not together.
+
+        Raises:
+            ConfigError: names the options, their values and the nearest that work.
+        """
+        rows = self.rows_per_chunk
+        if rows == 0 or self.rollout % rows:
+            divisors = [str(n) for n in range(1, self.rollout + 1) if self.rollout % n == 0]
+            raise ConfigError(
+                f"recurrence={self.recurrence} does not divide rollout={self.rollout}; allowed: -1, "
+                + ", ".join(divisors)
+            )
+        if self.with_vtrace and rows != self.rollout:
+            raise ConfigError(
+                f"recurrence={self.recurrence} is shorter than rollout={self.rollout}, which V-trace cannot use; "
+                f"set --recurrence=-1 or --with_vtrace=False"
+            )
+        if self.batch_size % self.rollout:
+            below = self.batch_size // self.rollout * self.rollout
+            nearest = [str(n) for n in (below, below + self.rollout) if n > 0]
+            raise ConfigError(
+                f"batch_size={self.batch_size} is not a multiple of rollout={self.rollout}; "
+                f"nearest: {', '.join(nearest)}"
+            )

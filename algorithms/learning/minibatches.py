@@ -1,0 +1,158 @@
+"""From a batch to the minibatches of an iteration.
+
+Letters:  R = rows of a trajectory or chunk,  M = trajectories or chunks side by side; the others as in `batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from algorithms.learning.batch import Batch
+from algorithms.learning.config import LearningConfig
+from algorithms.learning.shapes import require_shape
+from algorithms.learning.structure import trajectory_structure
+
+
+class Estimates(NamedTuple):
+    """What a return estimator made of the rewards; constants, in units of reward."""
+
+    value_targets: Tensor  # [R, M]
+    advantages: Tensor  # [R, M]
+
+
+class Minibatch(NamedTuple):
+    """Columns ready for a forward pass, or all columns of an iteration. Nothing here carries a gradient.
+
+    With `estimates` there are R rows. Without, rows are whole trajectories and one more observation follows, on which
+    the estimator bootstraps.
+    """
+
+    observations: dict[str, Tensor]  # [R or R+1, M, ...]
+    fresh: Tensor  # [R or R+1, M]
+    state: Tensor  # [M, H] recurrent state before row 0
+    actions: Tensor  # [R, M, W]
+    behaviour_log_prob: Tensor  # [R, M]
+    behaviour_parameters: Tensor  # [R, M, P]
+    behaviour_value: Tensor  # [R, M] in units of reward
+    rewards: Tensor  # [R, M] scaled and clipped
+    discounts: Tensor  # [R, M]
+    has_delta: Tensor  # [R, M]
+    acted: Tensor  # [R, M] bool, the row is a decision of this policy: it has a ratio
+    valid: Tensor  # [R, M] bool, it acted and is young enough to enter the losses
+    estimates: Estimates | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
+        """The same minibatch with every array of rows changed in one way; the state stays."""
+        rows = {name: change(getattr(self, name)) for name in _ROWS}
+        observations = {name: change(leaf) for name, leaf in self.observations.items()}
+        estimates = None if self.estimates is None else Estimates(*map(change, self.estimates))
+        return Minibatch(observations=observations, state=self.state, estimates=estimates, **rows)
+
+
+_ROWS = tuple(name for name in Minibatch._fields if name not in ("observations", "state", "estimates"))
+
+
+def check_batch(batch: Batch) -> None:
+    """Refuse a batch whose arrays do not belong together.
+
+    Raises:
+        ValueError: names the array, its shape and the expected one.
+    """
+    rows, columns = batch.fresh.shape
+    for name in ("final", "active", "own"):
+        require_shape(name, getattr(batch, name), (rows, columns))
+    for name, leaf in batch.observations.items():
+        require_shape(f"observation {name!r}", leaf, (rows, columns))
+    for name in Batch._fields[Batch._fields.index("actions") :]:
+        require_shape(name, getattr(batch, name), (rows - 1, columns))
+    chunks = len(batch.recurrent_state)
+    require_shape("recurrent_state", batch.recurrent_state, (chunks, columns))
+    if chunks == 0 or (rows - 1) % chunks:
+        raise ValueError(f"recurrent_state has {chunks} chunks, which cannot divide {rows - 1} rows evenly")
+
+
+def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Minibatch:
+    """All trajectories of an iteration, masked and scaled, with one observation more than rows."""
+    structure = trajectory_structure(
+        batch.fresh, batch.final, batch.active, batch.own, batch.terminated, gamma=config.gamma
+    )
+    is_young = batch.policy_version >= policy_version - config.max_policy_lag
+    return Minibatch(
+        observations=batch.observations,
+        fresh=structure.resets,
+        state=batch.recurrent_state[0],
+        actions=batch.actions,
+        behaviour_log_prob=batch.behaviour_log_prob,
+        behaviour_parameters=batch.behaviour_parameters,
+        behaviour_value=batch.behaviour_value,
+        rewards=(batch.rewards * config.reward_scale).clamp_(-config.reward_clip, config.reward_clip),
+        discounts=structure.discounts,
+        has_delta=structure.has_delta,
+        acted=structure.valid,
+        valid=structure.valid & is_young,
+    )
+
+
+def with_estimates(data: Minibatch, estimates: Estimates, recurrent_state: Tensor) -> Minibatch:
+    """Fix the estimates, drop the observation that only bootstraps, and cut trajectories into chunks.
+
+    Args:
+        data: [T, B] trajectories.
+        estimates: [T, B].
+        recurrent_state: [C, B, H] before the first row of each chunk.
+
+    Returns:
+        [T/C, C*B] chunks, every one starting from its stored state.
+    """
+    steps, chunks = len(data.actions), len(recurrent_state)
+    data = data._replace(estimates=estimates).map(lambda rows: rows[:steps])
+    if chunks == 1:
+        return data
+
+    def cut(rows: Tensor) -> Tensor:
+        return rows.reshape(chunks, -1, *rows.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    return data.map(cut)._replace(state=recurrent_state.flatten(0, 1))
+
+
+def num_minibatches(data: Minibatch, batch_size: int) -> int:
+    """How many minibatches of `batch_size` rows the data makes.
+
+    Raises:
+        ValueError: it does not make a whole number of them, each of whole trajectories.
+    """
+    rows, columns = data.actions.shape[:2]
+    if batch_size % rows or columns % max(1, batch_size // rows):
+        raise ValueError(
+            f"{columns} trajectories of {rows} rows do not make whole minibatches of batch_size={batch_size} rows"
+        )
+    return columns * rows // batch_size
+
+
+def split(data: Minibatch, count: int, generator: torch.Generator | None) -> Iterator[Minibatch]:
+    """Cut the columns into `count` minibatches, in random order when a generator is given.
+
+    A single minibatch is the data itself: the order of columns does not change a mean.
+    """
+    if count == 1:
+        yield data
+        return
+    columns = data.actions.shape[1]
+    width = columns // count
+    if generator is None:
+        for start in range(0, columns, width):
+            yield _columns(data, slice(start, start + width))
+        return
+    order = torch.randperm(columns, generator=generator).to(data.actions.device)
+    for chosen in torch.split(order, width):
+        yield _columns(data, chosen)
+
+
+def _columns(data: Minibatch, chosen: slice | Tensor) -> Minibatch:
+    if isinstance(chosen, Tensor):
+        return data.map(lambda rows: rows.index_select(1, chosen))._replace(state=data.state[chosen])
+    return data.map(lambda rows: rows[:, chosen])._replace(state=data.state[chosen])

@@ -1,0 +1,162 @@
+"""The life of a block: FREE -> FILLING -> READY -> TRAINING -> FREE.
+
+A block belongs to one split of one actor for ever. A split fills its blocks in turn: rollout n (n = 1, 2, ...) goes
+into block (n - 1) % K. A block's state follows from four sequence numbers, each with a single writer, so that no
+transition needs a lock and a death between any two instructions leaves a state that can be read:
+
+    FILLING    filling > ready                 begun and not complete; the actor's
+    READY      ready > taken[p] for a p        complete; learner p has not taken its columns
+    TRAINING   taking[p] > taken[p] for a p    learner p copies its columns now
+    FREE       otherwise                       every learner is done with it
+
+There is no list of free blocks, so none can be lost.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.memory.layout import SharedArrays
+from envs.api import StepArrays
+
+
+class BlockState(enum.IntEnum):
+    """What a block is waiting for."""
+
+    FREE = 0
+    FILLING = 1
+    READY = 2
+    TRAINING = 3
+
+
+def block_states(arrays: SharedArrays) -> NDArray[np.int8]:
+    """[A, S, K] of `BlockState`, derived from the headers."""
+    ready, taken = arrays["ready_sequence"], arrays["taken_sequence"]
+    states = np.full(ready.shape, BlockState.FREE, np.int8)
+    states[(ready > taken).any(axis=0)] = BlockState.READY
+    states[(arrays["taking_sequence"] > taken).any(axis=0)] = BlockState.TRAINING
+    states[arrays["filling_sequence"] > ready] = BlockState.FILLING
+    return states
+
+
+class SplitBlocks:
+    """The blocks of one split, as the actor that fills them sees them."""
+
+    def __init__(self, arrays: SharedArrays, actor: int, split: int, generation: int = 0) -> None:
+        """Find the place after the last complete rollout; a rollout that a dead predecessor began is begun anew."""
+        self._filling = arrays["filling_sequence"][actor, split]  # [K]
+        self._ready = arrays["ready_sequence"][actor, split]
+        self._taken = arrays["taken_sequence"][:, actor, split]  # [P, K]
+        self._generation = arrays["generation"][actor, split]
+        self._incarnation = generation
+        self._filling[:] = self._ready
+        self.sequence = int(self._ready.max())  # of the last rollout begun
+        self.num_blocks = len(self._ready)
+        self.rollout = arrays.sizes.rollout
+        self._views = {name: array[actor, split] for name, array in _block_views(arrays).items()}
+        self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
+        self.policy_id = self._views["policy_id"]  # [K, T+1, E]
+
+    @property
+    def block(self) -> int:
+        """Index of the block that holds the rollout now being filled."""
+        return (self.sequence - 1) % self.num_blocks
+
+    def begin_next(self) -> bool:
+        """Take the next block if it is free."""
+        following = self.sequence % self.num_blocks
+        if (self._taken[:, following] < self._ready[following]).any():
+            return False
+        assert self._filling[following] == self._ready[following], "block begun twice"
+        self.sequence += 1
+        self._generation[following] = self._incarnation
+        self._filling[following] = self.sequence
+        return True
+
+    def complete(self) -> None:
+        """Hand the filled block over. The actor writes nothing into it until it is free again."""
+        block = self.block
+        assert self._filling[block] == self.sequence > self._ready[block], "block completed without being filled"
+        self._ready[block] = self.sequence
+
+    def carry_over(self, previous: int) -> None:
+        """Row T of a complete block becomes row 0 of the one now being filled."""
+        for name in self._row_names():
+            self._views[name][self.block, 0] = self._views[name][previous, self.rollout]
+
+    def step_arrays(self, frames: NDArray[np.int32]) -> list[list[StepArrays]]:
+        """[K][T]: where step t of each block writes; its observation is row t + 1."""
+        return [
+            [self._arrays_of(block, row=t + 1, step=t, frames=frames) for t in range(self.rollout)]
+            for block in range(self.num_blocks)
+        ]
+
+    def reset_arrays(self, frames: NDArray[np.int32]) -> StepArrays:
+        """Where a reset writes: row 0 of the block now being filled."""
+        return self._arrays_of(self.block, row=0, step=0, frames=frames)
+
+    def _row_names(self) -> list[str]:
+        return [name for name in self._views if name not in ("rewards", "terminated", "truncated")]
+
+    def _arrays_of(self, block: int, *, row: int, step: int, frames: NDArray[np.int32]) -> StepArrays:
+        views = self._views
+        prefix = "obs/"
+        return StepArrays(
+            observations={n.removeprefix(prefix): v[block, row] for n, v in views.items() if n.startswith(prefix)},
+            fresh=views["fresh"][block, row],
+            final=views["final"][block, row],
+            active=views["active"][block, row],
+            rewards=views["rewards"][block, step],
+            terminated=views["terminated"][block, step],
+            truncated=views["truncated"][block, step],
+            frames=frames,
+        )
+
+
+def _block_views(arrays: SharedArrays) -> dict[str, NDArray[Any]]:
+    names = ("fresh", "final", "active", "policy_id", "rewards", "terminated", "truncated")
+    observations = {f"obs/{name}": array for name, array in arrays.observations().items()}
+    return observations | {name: arrays[name] for name in names}
+
+
+class BlockAddress(NamedTuple):
+    """One complete rollout."""
+
+    actor: int
+    split: int
+    block: int
+    sequence: int
+
+
+class LearnerBlocks:
+    """Complete blocks, as the learner of one policy takes them."""
+
+    def __init__(self, arrays: SharedArrays, policy: int) -> None:
+        """What a dead predecessor was taking is taken anew."""
+        self._ready = arrays["ready_sequence"]  # [A, S, K]
+        self._taking = arrays["taking_sequence"][policy]
+        self._taken = arrays["taken_sequence"][policy]
+        self._taking[:] = self._taken
+
+    def ready(self) -> list[BlockAddress]:
+        """Complete blocks that this learner has not begun to take, the oldest rollouts first."""
+        sequences = self._ready.copy()
+        found = np.argwhere(sequences > self._taking)
+        addresses = [BlockAddress(a, s, k, int(sequences[a, s, k])) for a, s, k in found.tolist()]
+        return sorted(addresses, key=lambda address: address.sequence)
+
+    def take(self, address: BlockAddress) -> None:
+        """READY -> TRAINING, for this policy."""
+        cell = address[:3]
+        assert self._taken[cell] == self._taking[cell] < address.sequence, "block taken twice"
+        self._taking[cell] = address.sequence
+
+    def release(self, address: BlockAddress) -> None:
+        """TRAINING -> FREE, when the other learners are done too."""
+        cell = address[:3]
+        assert self._taking[cell] == address.sequence > self._taken[cell], "block released without being taken"
+        self._taken[cell] = address.sequence

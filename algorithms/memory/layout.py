@@ -1,0 +1,185 @@
+"""THE table: every shared array with its shape, dtype, the one who writes it and those who read it.
+
+Every cell has exactly one writer, so no lock is needed. The writer of a sequence number writes it last, after the
+data that it announces; its reader reads it first.
+
+Letters:  A = actors,  S = splits of an actor,  K = blocks of a split,  T = rollout length,  E = agent rows of a split,
+C = recurrent states in a block = T / recurrence,  H = size of a recurrent state,  P = policies,  N = processes,
+W = numbers that store an action,  Q = numbers that describe its distribution.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.memory.segment import Segment, aligned
+from algorithms.specs import ActionSpec, TensorSpec
+
+OBSERVATION = "obs/"  # prefix of the arrays that hold observations
+NUM_TIMERS = 16
+NUM_TALLIES = 24
+
+
+class Sizes(NamedTuple):
+    """Everything that decides how large the shared arrays are."""
+
+    actors: int  # A
+    splits: int  # S
+    blocks: int  # K
+    rollout: int  # T
+    recurrence: int
+    rows: int  # E
+    policies: int  # P
+    processes: int  # N: actors, policy workers, learners
+    state_size: int  # H
+    observations: dict[str, TensorSpec]
+    actions: ActionSpec
+
+    @property
+    def answer_width(self) -> int:
+        """Numbers in a policy worker's answer for one agent row."""
+        return self.actions.width + 2 + self.actions.num_parameters
+
+    @property
+    def trajectories(self) -> int:
+        """Columns of all blocks that can be filled at one time: one block of every split."""
+        return self.actors * self.splits * self.rows
+
+
+class ArraySpec(NamedTuple):
+    """One shared array."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    writer: str
+    reader: str
+    meaning: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size without padding."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def block_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """The rollouts: one slab `[E, ...]` per row of a block, time-major."""
+    block = (sizes.actors, sizes.splits, sizes.blocks)
+    row, step = (*block, sizes.rollout + 1, sizes.rows), (*block, sizes.rollout, sizes.rows)
+    states = (*block, sizes.rollout // sizes.recurrence, sizes.rows, sizes.state_size)
+    observations = [
+        ArraySpec(OBSERVATION + name, row + spec.shape, spec.dtype, "actor", "policy, learner", "what the agent saw")
+        for name, spec in sizes.observations.items()
+    ]
+    return [
+        *observations,
+        ArraySpec("fresh", row, "u1", "actor", "policy, learner", "1: first observation of an episode"),
+        ArraySpec("final", row, "u1", "actor", "learner", "1: observation after a truncation, its action is ignored"),
+        ArraySpec("active", row, "u1", "actor", "learner", "0: the agent does not act on this row"),
+        ArraySpec("policy_id", row, "i4", "actor", "policy, learner", "who plays the row"),
+        ArraySpec("rewards", step, "f4", "actor", "learner", "raw reward after the action"),
+        ArraySpec("terminated", step, "u1", "actor", "learner", "1: the task ended the episode after this action"),
+        ArraySpec("truncated", step, "u1", "actor", "learner", "1: a limit cut the episode after this action"),
+        ArraySpec("answers", (*step, sizes.answer_width), "f4", "policy", "actor, learner", "see AnswerColumns"),
+        ArraySpec("policy_version", step, "i8", "policy", "learner", "optimizer steps behind the weights that acted"),
+        ArraySpec("recurrent_state", states, "f4", "policy", "learner", "state before rows 0, recurrence, ..."),
+    ]
+
+
+def header_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """Who has which block. See `blocks.py` for how a block's state follows from these numbers."""
+    block = (sizes.actors, sizes.splits, sizes.blocks)
+    of_policy = (sizes.policies, *block)
+    return [
+        ArraySpec("filling_sequence", block, "i8", "actor", "learner, driver", "rollout that the block was begun for"),
+        ArraySpec("ready_sequence", block, "i8", "actor", "learner, driver", "rollout that the block holds completely"),
+        ArraySpec("taking_sequence", of_policy, "i8", "learner", "driver", "rollout whose columns are being taken"),
+        ArraySpec("taken_sequence", of_policy, "i8", "learner", "actor, driver", "rollout that is no longer needed"),
+        ArraySpec("generation", block, "i4", "actor", "driver", "incarnation of the actor that began the rollout"),
+    ]
+
+
+def request_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """One row per split: which slab of which block waits for actions."""
+    split = (sizes.actors, sizes.splits)
+    return [
+        ArraySpec("request_block", split, "i4", "actor", "policy", "block of the slab that waits"),
+        ArraySpec("request_step", split, "i4", "actor", "policy", "row of the slab that waits"),
+        ArraySpec("asked", split, "i8", "actor", "policy", "number of requests made; announces the two above"),
+        ArraySpec("answered", (sizes.policies, *split), "i8", "policy", "actor", "number of requests answered"),
+    ]
+
+
+def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """What changes with every step and is only ever read as a whole."""
+    actor_policy, process = (sizes.actors, sizes.policies), (sizes.processes,)
+    return [
+        ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
+        ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
+        ArraySpec("train_steps", (sizes.policies,), "i8", "learner", "driver", "optimizer steps, over all runs"),
+        ArraySpec("trained_agent_steps", (sizes.policies,), "i8", "learner", "driver", "valid rows learned from"),
+        ArraySpec("progress", (sizes.policies,), "f8", "driver", "learner", "share of the frame budget that is spent"),
+        ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
+        ArraySpec("started", (1,), "i4", "driver", "all", "1: every worker is ready, sampling may begin"),
+        ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),
+        ArraySpec("phase", process, "i4", "each", "driver", "what the worker is doing, see counters.Phase"),
+        ArraySpec("stop", process, "i4", "driver", "each", "1: end after this step"),
+        ArraySpec("commands_sent", process, "i8", "driver", "each", "commands put into the worker's queue"),
+        ArraySpec("reports_sent", process, "i8", "each", "driver", "reports put into the driver's queue"),
+        ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "driver", "seconds per stage"),
+        ArraySpec("tallies", (sizes.processes, NUM_TALLIES), "i8", "each", "driver", "events per kind"),
+    ]
+
+
+def all_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """The whole table."""
+    return block_arrays(sizes) + header_arrays(sizes) + request_arrays(sizes) + counter_arrays(sizes)
+
+
+def total_bytes(sizes: Sizes) -> int:
+    """Memory that the table takes."""
+    return sum(aligned(spec.nbytes) for spec in all_arrays(sizes)) or 1
+
+
+class SharedArrays:
+    """Every array of the table, mapped."""
+
+    def __init__(self, sizes: Sizes, segment: Segment) -> None:
+        """Lay the table over a segment of `total_bytes(sizes)`."""
+        self.sizes = sizes
+        self.segment = segment
+        self._arrays: dict[str, NDArray[Any]] = {}
+        offset = 0
+        for spec in all_arrays(sizes):
+            self._arrays[spec.name] = segment.array(offset, spec.shape, spec.dtype)
+            offset += aligned(spec.nbytes)
+
+    @classmethod
+    def create(cls, sizes: Sizes) -> SharedArrays:
+        """Allocate the table, all zeros."""
+        return cls(sizes, Segment.create("appo", total_bytes(sizes)))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Observation name -> [A, S, K, T+1, E, ...]."""
+        return {name: self._arrays[OBSERVATION + name] for name in self.sizes.observations}
+
+
+class AnswerColumns(NamedTuple):
+    """Where the parts of a policy worker's answer lie in the last axis of `answers`."""
+
+    actions: slice
+    log_prob: int
+    value: int
+    parameters: slice
+
+    @classmethod
+    def of(cls, actions: ActionSpec) -> AnswerColumns:
+        """Action, then its log-probability, the value, and the parameters of the distribution."""
+        width = actions.width
+        return cls(slice(0, width), width, width + 1, slice(width + 2, width + 2 + actions.num_parameters))

@@ -1,0 +1,88 @@
+"""Requests for actions: one row per split, a number asked and a number answered.
+
+A split has at most one request open. It writes where its slab lies and then counts `asked` up; the policy worker
+writes its answers into the block and then counts `answered` of its policy up. A new policy worker finds all open
+requests by comparing the two, so none is lost with its predecessor.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.memory.layout import SharedArrays
+
+
+class Slabs(NamedTuple):
+    """Slabs that wait for actions, one entry per request."""
+
+    actor: NDArray[np.int64]  # [R]
+    split: NDArray[np.int64]  # [R]
+    block: NDArray[np.int64]  # [R]
+    step: NDArray[np.int64]  # [R]
+    asked: NDArray[np.int64]  # [R]
+
+    def __len__(self) -> int:
+        return len(self.actor)
+
+
+class SplitRequests:
+    """The row of one split, as its actor writes it."""
+
+    def __init__(self, arrays: SharedArrays, actor: int, split: int) -> None:
+        """A request that a dead predecessor left open is withdrawn by asking anew."""
+        self._cell = (actor, split)
+        self._block, self._step = arrays["request_block"], arrays["request_step"]
+        self._asked = arrays["asked"]
+        self._answered = arrays["answered"][:, actor, split]  # [P]
+        self._number = int(max(self._asked[self._cell], self._answered.max()))
+        self._one_policy = len(self._answered) == 1
+
+    def ask(self, block: int, step: int) -> None:
+        """Announce that the slab of row `step` in `block` is complete."""
+        self._block[self._cell] = block
+        self._step[self._cell] = step
+        self._number += 1
+        self._asked[self._cell] = self._number
+
+    def is_answered(self) -> bool:
+        """Every policy has answered the newest request."""
+        if self._one_policy:
+            return bool(self._answered[0] >= self._number)
+        return bool(self._answered.min() >= self._number)
+
+
+class PolicyRequests:
+    """Open requests of the actors that one policy worker serves."""
+
+    def __init__(self, arrays: SharedArrays, policy: int, first_actor: int, stride: int) -> None:
+        """Actors first_actor, first_actor + stride, ... are served here, so no two workers answer one request."""
+        mine = slice(first_actor, None, stride)
+        self._first, self._stride = first_actor, stride
+        self._asked = arrays["asked"][mine]
+        self._answered = arrays["answered"][policy][mine]
+        self._block = arrays["request_block"][mine]
+        self._step = arrays["request_step"][mine]
+
+    @property
+    def num_splits(self) -> int:
+        """Splits that can have a request open at one time."""
+        return int(self._asked.size)
+
+    def count(self) -> int:
+        """Requests open now."""
+        return int(np.count_nonzero(self._asked > self._answered))
+
+    def open(self) -> Slabs:
+        """Every open request."""
+        asked = self._asked.copy()
+        rows, splits = np.nonzero(asked > self._answered)
+        block = self._block[rows, splits].astype(np.int64)
+        step = self._step[rows, splits].astype(np.int64)
+        return Slabs(rows * self._stride + self._first, splits, block, step, asked[rows, splits])
+
+    def answer(self, slabs: Slabs) -> None:
+        """The answers lie in the blocks: say so."""
+        self._answered[(slabs.actor - self._first) // self._stride, slabs.split] = slabs.asked

@@ -1,0 +1,160 @@
+"""The network of a policy: observations and memory to an action distribution and a value.
+
+`act` is one step for the policy worker, `unroll` the same function over trajectories for the learner. With equal
+weights both give equal numbers, to the rounding of float32: a test demands it for every encoder, core and action
+space.
+
+Shape letters:  T = time steps,  N = agent rows,  H = state_size,  P = numbers that describe an action distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.action_distributions import ActionDistribution
+from algorithms.models.api import StepOutput, UnrollOutput
+from algorithms.models.config import ModelConfig
+from algorithms.models.cores import build_core
+from algorithms.models.heads import PolicyHead, ValueHead
+from algorithms.models.layers import refresh_spectral_norms
+from algorithms.models.normalization import ReturnsNormalizer
+from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
+from algorithms.specs import action_spec
+from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
+from utils.options import ConfigError
+
+
+def build_actor_critic(config: ModelConfig, spec: EnvSpec) -> ActorCritic:
+    """The network for an environment, with new weights drawn from torch's global generator.
+
+    Raises:
+        ConfigError: the options do not suit the environment.
+    """
+    return ActorCritic(config, spec)
+
+
+class ActorCritic(nn.Module):
+    """Policy and value; one trunk for both, or one each.
+
+    Buffers change only in `update_observation_normalizer` and in `returns_normalizer.update`, which belong to the
+    learner.
+    """
+
+    distribution: ActionDistribution
+    state_size: int
+    """H of all trunks together, 0 without a recurrent core."""
+    returns_normalizer: ReturnsNormalizer | None
+
+    def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        leaves = encoded_leaves(spec.observations)
+        actions = action_spec(spec)
+        self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
+        self.distribution = ActionDistribution(actions)
+        self.preprocessor = Preprocessor(leaves, config)
+        trunks = [Trunk(leaves, config) for _ in range(1 if config.actor_critic_share_weights else 2)]
+        self._trunks = nn.ModuleList(trunks)
+        self._state_sizes = [trunk.state_size for trunk in trunks]
+        self.state_size = sum(self._state_sizes)
+        features = trunks[0].output_size
+        self.policy_head = PolicyHead(features, actions, config)
+        self.value_head = ValueHead(features, config)
+        self.returns_normalizer = ReturnsNormalizer() if config.normalize_returns else None
+
+    def act(self, observations: Mapping[str, Tensor], state: Tensor) -> StepOutput:
+        """Decide one step.
+
+        Args:
+            observations: name -> [N, ...] in the environment's dtypes.
+            state: [N, H] after the observation before; zero where an episode begins.
+        """
+        prepared = self.preprocessor(observations)
+        outputs = [trunk.step(prepared, part) for trunk, part in self._with_states(state)]
+        parameters = self.policy_head(outputs[0][0], self._mask(observations))
+        values = self.value_head(outputs[-1][0])
+        if self.returns_normalizer is not None:
+            values = self.returns_normalizer.denormalize(values)
+        after = outputs[0][1] if len(outputs) == 1 else torch.cat([part for _, part in outputs], 1)
+        return StepOutput(parameters, values, after)
+
+    def unroll(self, observations: Mapping[str, Tensor], state: Tensor, fresh: Tensor) -> UnrollOutput:
+        """Decide every step of trajectories at once.
+
+        Args:
+            observations: name -> [T, N, ...], T at least 1.
+            state: [N, H] before the first observation.
+            fresh: [T, N] not 0 where the observation is the first of an episode: the state is zero there.
+
+        Raises:
+            ValueError: the shapes do not agree.
+        """
+        _require_trajectories(observations, state, fresh)
+        prepared = self.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
+        features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
+        parameters = self.policy_head(features[0], self._mask(observations))
+        return UnrollOutput(parameters, self.value_head(features[-1]))
+
+    def update_observation_normalizer(self, observations: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Follow the data once per training iteration, after its last gradient step.
+
+        Spectral norms follow their weights here too, for the same reason: within an iteration nothing moves but the
+        weights.
+
+        Args:
+            observations: name -> [T, N, ...].
+            mask: [T, N] bool, the rows that count.
+        """
+        self.preprocessor.update(observations, mask)
+        refresh_spectral_norms(self)
+
+    def _mask(self, observations: Mapping[str, Tensor]) -> Tensor | None:
+        return observations[ACTION_MASK] if self.has_action_mask else None
+
+    def _with_states(self, state: Tensor) -> Iterable[tuple[Trunk, Tensor]]:
+        """Each trunk, the actor's first, with its part of [N, H]."""
+        parts = (state,) if len(self._state_sizes) == 1 else state.split(self._state_sizes, -1)
+        return zip(cast("Iterable[Trunk]", self._trunks), parts, strict=True)
+
+
+class Trunk(nn.Module):
+    """Encoders and core: prepared observations to the features that a head reads."""
+
+    def __init__(self, leaves: tuple[ObservationLeaf, ...], config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = ObservationEncoder(leaves, config)
+        self.core = build_core(self.encoder.output_size, config)
+        self.output_size = self.core.output_size
+        self.state_size = self.core.state_size
+
+    def step(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, ...] per leaf and [N, H] -> features [N, F] and the state after."""
+        return self.core.step(self.encoder(prepared), state)
+
+    def unroll(self, prepared: list[Tensor], state: Tensor, fresh: Tensor) -> Tensor:
+        """[T * N, ...] per leaf, [N, H] and [T, N] -> features [T, N, F]."""
+        return self.core.unroll(self.encoder(prepared).unflatten(0, fresh.shape), state, fresh)
+
+
+def _has_action_mask(leaves: tuple[ObservationLeaf, ...], width: int) -> bool:
+    masks = [leaf for leaf in leaves if leaf.kind == "mask"]
+    for leaf in masks:
+        if leaf.name != ACTION_MASK or leaf.shape != (width,):
+            raise ConfigError(
+                f"observation {leaf.name!r} of shape {leaf.shape} is an action mask; it must be called "
+                f"{ACTION_MASK!r} and have one entry per discrete choice, shape ({width},)"
+            )
+    return bool(masks)
+
+
+def _require_trajectories(observations: Mapping[str, Tensor], state: Tensor, fresh: Tensor) -> None:
+    if fresh.dim() != 2 or not len(fresh):
+        raise ValueError(f"fresh is {tuple(fresh.shape)}; expected [T, N] with at least one step")
+    if state.shape[0] != fresh.shape[1]:
+        raise ValueError(f"state is {tuple(state.shape)}; one row for each of the {fresh.shape[1]} trajectories")
+    for name, value in observations.items():
+        if value.shape[:2] != fresh.shape:
+            raise ValueError(f"observation {name!r} is {tuple(value.shape)}; it starts with {tuple(fresh.shape)}")

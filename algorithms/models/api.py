@@ -1,0 +1,50 @@
+"""What the parts of a network promise each other and their callers.
+
+Shape letters:  T = time steps,  N = agent rows,  B = T * N rows read at once,  F = features,  H = size of the
+recurrent state (0 without one),  P = numbers that describe an action distribution.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from algorithms.models.config import ModelConfig
+from envs.api import ObservationLeaf
+
+
+class StepOutput(NamedTuple):
+    """One decision per agent row."""
+
+    parameters: Tensor  # [N, P], forbidden choices already have a very negative logit
+    values: Tensor  # [N] in units of reward
+    state: Tensor  # [N, H] after this observation
+
+
+class UnrollOutput(NamedTuple):
+    """The same network over trajectories, for the learner."""
+
+    parameters: Tensor  # [T, N, P], as in StepOutput
+    values: Tensor  # [T, N] in normalised units when returns are normalised
+
+
+class Encoder(Protocol):
+    """What `encoders/<name>.py` defines as `class Encoder(nn.Module)`: one observation leaf to features.
+
+    An image encoder is given float images [B, channels, height, width] that are already scaled, in channels_last
+    memory format; a vector encoder is given float vectors [B, leaf.shape[0]]. It returns [B, output_size].
+    """
+
+    kind: ClassVar[Literal["image", "vector"]]
+    """What it reads."""
+    minimum_size: ClassVar[int]
+    """The smallest height and width of an image it can read; 1 for vectors."""
+    output_size: int
+    """F, known once it is built."""
+
+    def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None: ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B, output_size]."""
+        ...

@@ -1,0 +1,116 @@
+"""The options of the networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.options import ConfigError, option
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """How an observation becomes an action distribution and a value."""
+
+    encoder: str = option(
+        "auto",
+        "Network that reads images (or, without images, vectors): a file name in algorithms/models/encoders, a name "
+        "registered by your own code, or package.module:Class. auto picks one by the kind and size of the observation",
+    )
+    mlp_layers: str = option(
+        "512,512",
+        "Widths of the layers that read vectors and categories, separated by commas. Wider learns finer distinctions "
+        "and costs the square in time",
+    )
+    encoder_extra_fc_layers: int = option(
+        1,
+        "Fully connected layers of hidden_size between the encoders and the recurrent core. 0 hands the concatenated "
+        "features on as they are, which makes the core large after a convolution",
+        minimum=0,
+    )
+    hidden_size: int = option(
+        512,
+        "Width of the fully connected layers and of the recurrent state. Larger remembers more and slows every step",
+        minimum=1,
+    )
+    nonlinearity: str = option(
+        "elu",
+        "Activation after every layer but the heads; tanh suits small control tasks",
+        choices=("elu", "relu", "tanh"),
+    )
+    policy_initialization: str = option(
+        "orthogonal",
+        "How weights start. orthogonal preserves the length of what passes through",
+        choices=("orthogonal", "xavier_uniform"),
+    )
+    policy_init_gain: float = option(
+        1.0,
+        "Factor on all initial weights but those of the heads. Larger starts with stronger, more saturated features",
+        minimum=0.0,
+    )
+    use_rnn: bool = option(
+        True, "Give the policy a memory. Needed when one observation does not tell the state; slower when it does"
+    )
+    rnn_type: str = option(
+        "gru", "Kind of memory; lstm has a third more weights and twice the state", choices=("gru", "lstm")
+    )
+    rnn_num_layers: int = option(
+        1, "Recurrent layers on top of each other. Each adds a step's cost and a state", minimum=1
+    )
+    actor_critic_share_weights: bool = option(
+        True,
+        "One encoder and core for policy and value. False doubles the cost and keeps a large value loss from "
+        "disturbing the policy",
+    )
+    adaptive_stddev: bool = option(
+        True,
+        "Continuous actions: True: the network chooses the standard deviation by observation, False: one is learned",
+    )
+    initial_stddev: float = option(
+        1.0,
+        "Continuous actions: standard deviation at the start, in units in which the action range is [-1, 1]. Larger "
+        "explores more at first",
+        minimum=0.01,
+        maximum=7.0,
+    )
+    use_spectral_norm: bool = option(
+        False, "Divide the weights of the encoders by their largest singular value: smoother features, slower learning"
+    )
+    obs_subtract_mean: float = option(0.0, "Subtracted from every pixel of an image before the division by obs_scale")
+    obs_scale: float = option(
+        1.0, "Every pixel of an image is divided by this; 255 brings bytes to [0, 1]", minimum=1e-8
+    )
+    normalize_input: bool = option(
+        False,
+        "Scale vector observations by the mean and deviation seen so far, clipped to [-5, 5]. Images are only scaled, "
+        "by obs_scale",
+    )
+    normalize_returns: bool = option(
+        False,
+        "Learn values of returns scaled by the mean and deviation seen so far, so the size of rewards matters less",
+    )
+
+    def __post_init__(self) -> None:
+        _ = self.mlp_widths
+
+    @property
+    def recurrent_state_size(self) -> int:
+        """Numbers in the recurrent state of one agent row; known without building a network."""
+        if not self.use_rnn:
+            return 0
+        per_layer = self.hidden_size * (2 if self.rnn_type == "lstm" else 1)
+        return per_layer * self.rnn_num_layers * (1 if self.actor_critic_share_weights else 2)
+
+    @property
+    def mlp_widths(self) -> tuple[int, ...]:
+        """The numbers in `mlp_layers`.
+
+        Raises:
+            ConfigError: it is not a list of positive integers.
+        """
+        try:
+            widths = tuple(int(word) for word in self.mlp_layers.split(","))
+        except ValueError:
+            widths = ()
+        if not widths or min(widths) < 1:
+            raise ConfigError(f"mlp_layers={self.mlp_layers!r}; allowed: widths separated by commas, such as '512,512'")
+        return widths

@@ -1,0 +1,141 @@
+"""The policy's memory between observations and heads: none, GRU or LSTM, of any number of layers.
+
+The state of all layers is one tensor [N, H], so that whoever stores it need not know what is in it. For each layer
+in turn it holds h, and with an LSTM then c.
+
+Shape letters:  T = time steps,  N = agent rows,  F = features in,  H = state_size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.config import ModelConfig
+from algorithms.models.layers import initialize
+from algorithms.models.sequences import GruSequence, LstmSequence
+
+
+class FeedForwardCore(nn.Module):
+    """No memory: features pass through, the state has no numbers."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.output_size = inputs
+        self.state_size = 0
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, F], [N, 0] -> the same."""
+        return x, state
+
+    def unroll(self, x: Tensor, state: Tensor, fresh: Tensor) -> Tensor:
+        """[T, N, F], [N, 0], [T, N] -> [T, N, F]."""
+        return x
+
+
+class _RecurrentLayer(nn.Module):
+    """Weights of one layer, shaped as in `torch.nn.GRU` and `torch.nn.LSTM`."""
+
+    state_size: int
+
+    def __init__(self, inputs: int, config: ModelConfig, num_gates: int) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.size = size
+        self.input_weight = nn.Parameter(torch.empty(num_gates * size, inputs))
+        self.recurrent_weight = nn.Parameter(torch.empty(num_gates * size, size))
+        self.input_bias = nn.Parameter(torch.zeros(num_gates * size))
+        self.recurrent_bias = nn.Parameter(torch.zeros(num_gates * size))
+        for weight in (self.input_weight, self.recurrent_weight):
+            for gate in weight.data.split(size):
+                initialize(gate, config)
+
+
+class _GruLayer(_RecurrentLayer):
+    def __init__(self, inputs: int, config: ModelConfig) -> None:
+        super().__init__(inputs, config, num_gates=3)
+        self.state_size = self.size
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.gru_cell(x, state, self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias)
+        return h, h.float()
+
+    def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
+        projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
+        return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias)
+
+
+class _LstmLayer(_RecurrentLayer):
+    def __init__(self, inputs: int, config: ModelConfig) -> None:
+        super().__init__(inputs, config, num_gates=4)
+        self.state_size = 2 * self.size
+        # Remember by default: a forget gate that starts half shut loses a cue within a few steps.
+        self.input_bias.data[self.size : 2 * self.size] = 1.0
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = torch.lstm_cell(
+            x,
+            state.chunk(2, 1),
+            self.input_weight,
+            self.recurrent_weight,
+            self.input_bias,
+            self.recurrent_bias,
+        )
+        return h, torch.cat((h, c), 1).float()
+
+    def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
+        h, c = state.chunk(2, 1)
+        projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
+        return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight)
+
+
+class RecurrentCore(nn.Module):
+    """Layers of GRU or LSTM."""
+
+    def __init__(self, inputs: int, config: ModelConfig) -> None:
+        super().__init__()
+        layer_type: type[_GruLayer | _LstmLayer] = _GruLayer if config.rnn_type == "gru" else _LstmLayer
+        sizes = [inputs] + [config.hidden_size] * (config.rnn_num_layers - 1)
+        layers: list[_GruLayer | _LstmLayer] = [layer_type(size, config) for size in sizes]
+        self._layers = nn.ModuleList(layers)
+        self._state_sizes = [layer.state_size for layer in layers]
+        self.output_size = config.hidden_size
+        self.state_size = sum(self._state_sizes)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One observation: [N, F], [N, H] already zero where an episode begins -> [N, output_size], [N, H]."""
+        states = []
+        for layer, layer_state in self._with_states(state):
+            x, after = layer.step(x, layer_state)
+            states.append(after)
+        return x, states[0] if len(states) == 1 else torch.cat(states, 1)
+
+    def unroll(self, x: Tensor, state: Tensor, fresh: Tensor) -> Tensor:
+        """Trajectories, with the same result as `step` after `step`.
+
+        Args:
+            x: [T, N, F].
+            state: [N, H] before the first step.
+            fresh: [T, N] not 0 where an episode begins: the state is zero there.
+
+        Returns:
+            [T, N, output_size].
+        """
+        keep = (fresh == 0).to(state.dtype).unsqueeze(-1)
+        for layer, layer_state in self._with_states(state):
+            x = layer.unroll(x, layer_state, keep)
+        return x
+
+    def _with_states(self, state: Tensor) -> Iterable[tuple[_GruLayer | _LstmLayer, Tensor]]:
+        if state.shape[-1] != self.state_size:
+            raise ValueError(f"state is {tuple(state.shape)}; the recurrent core keeps {self.state_size} numbers a row")
+        layers = cast("Iterable[_GruLayer | _LstmLayer]", self._layers)
+        return zip(layers, state.split(self._state_sizes, -1), strict=True)
+
+
+def build_core(inputs: int, config: ModelConfig) -> FeedForwardCore | RecurrentCore:
+    """The core of the options."""
+    return RecurrentCore(inputs, config) if config.use_rnn else FeedForwardCore(inputs)

@@ -1,0 +1,124 @@
+"""Which encoder reads which observation leaf: by file name, by registration, by path, or chosen by size.
+
+There is no table: an encoder is a module of the package `encoders`. Registering one from outside adds a module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import types
+
+from algorithms.models import encoders
+from algorithms.models.api import Encoder
+from algorithms.models.config import ModelConfig
+from envs.api import ObservationLeaf
+from utils.options import ConfigError
+
+AUTO = "auto"
+_TINY_IMAGE = 12  # up to this many pixels an image is a grid of cells
+_ATARI_SIZE = (84, 84)
+
+
+def register_encoder(name: str, encoder: type[Encoder]) -> None:
+    """Make `--encoder=<name>` mean a class from outside the project, in this process.
+
+    Worker processes import nothing of the caller's: for them the registration has to run when they start, or the
+    option has to name the class as `package.module:Class`.
+
+    Raises:
+        ConfigError: the name is taken, or is not a name.
+    """
+    if not name.isidentifier() or name == AUTO or name in encoder_names():
+        raise ConfigError(f"encoder name {name!r} is taken or not an identifier; taken: {', '.join(encoder_names())}")
+    module = types.ModuleType(f"{encoders.__name__}.{name}", encoder.__doc__)
+    module.__dict__["Encoder"] = encoder
+    sys.modules[module.__name__] = module
+
+
+def encoder_names() -> list[str]:
+    """The encoders of the folder and the registered ones."""
+    prefix = encoders.__name__ + "."
+    found = {module.name for module in pkgutil.iter_modules(encoders.__path__)}
+    found |= {name.removeprefix(prefix) for name in list(sys.modules) if name.startswith(prefix)}
+    return sorted(found)
+
+
+def find_encoder(name: str) -> type[Encoder]:
+    """The class that a value of `--encoder` other than auto stands for.
+
+    Raises:
+        ConfigError: there is no such encoder; the message lists those there are.
+    """
+    path, _, attribute = name.partition(":")
+    if not attribute and name not in encoder_names():
+        raise ConfigError(
+            f"encoder={name!r} does not exist; there are {', '.join([AUTO, *encoder_names()])}, "
+            "or package.module:Class for one of your own"
+        )
+    try:
+        module = importlib.import_module(path if attribute else f"{encoders.__name__}.{name}")
+        found: type[Encoder] = getattr(module, attribute or "Encoder")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"encoder={name!r} cannot be imported: {error}") from error
+    return found
+
+
+def choose_encoder(leaf: ObservationLeaf, config: ModelConfig) -> type[Encoder]:
+    """The encoder for an image or vector leaf.
+
+    An encoder named by the option reads the leaves of its kind; leaves of the other kind are read as with auto.
+
+    Raises:
+        ConfigError: the encoder does not exist, or the image is too small for it.
+    """
+    encoder = find_encoder(_automatic_name(leaf) if config.encoder == AUTO else config.encoder)
+    if encoder.kind != leaf.kind:
+        encoder = find_encoder(_automatic_name(leaf))
+    if not _fits(encoder, leaf):
+        raise ConfigError(
+            f"encoder={config.encoder!r} needs images of at least {encoder.minimum_size}x{encoder.minimum_size}, "
+            f"observation {leaf.name!r} is {leaf.shape[1]}x{leaf.shape[2]}; these fit: {', '.join(_fitting(leaf))}"
+        )
+    return encoder
+
+
+def require_used(config: ModelConfig, leaves: tuple[ObservationLeaf, ...]) -> None:
+    """Refuse an encoder that would read nothing.
+
+    Raises:
+        ConfigError: no leaf is of the kind that the named encoder reads.
+    """
+    if config.encoder == AUTO:
+        return
+    kind = find_encoder(config.encoder).kind
+    if not any(leaf.kind == kind for leaf in leaves):
+        fitting = sorted({name for leaf in leaves for name in _fitting(leaf)})
+        raise ConfigError(
+            f"encoder={config.encoder!r} reads observations of kind {kind}, the environment has "
+            f"{', '.join(f'{leaf.name} ({leaf.kind})' for leaf in leaves)}; these fit: {', '.join([AUTO, *fitting])}"
+        )
+
+
+def _automatic_name(leaf: ObservationLeaf) -> str:
+    if leaf.kind == "vector":
+        return "mlp"
+    height, width = leaf.shape[1:]
+    if (height, width) == _ATARI_SIZE:
+        return "conv_nature"
+    if find_encoder("conv_simple").minimum_size <= min(height, width):
+        return "conv_simple"
+    if find_encoder("minigrid_tiny").minimum_size <= min(height, width) and max(height, width) <= _TINY_IMAGE:
+        return "minigrid_tiny"
+    return "resnet_impala"
+
+
+def _fitting(leaf: ObservationLeaf) -> list[str]:
+    return [name for name in encoder_names() if _fits(find_encoder(name), leaf)]
+
+
+def _fits(encoder: type[Encoder], leaf: ObservationLeaf) -> bool:
+    if encoder.kind != leaf.kind:
+        return False
+    return leaf.kind == "vector" or min(leaf.shape[1:]) >= encoder.minimum_size

@@ -1,0 +1,93 @@
+"""The policy worker's half of a policy: weights that can be replaced, and the memory of every agent row.
+
+Shape letters:  N = agent rows of one request,  W = numbers that store an action,  P = numbers that describe its
+distribution,  H = size of the recurrent state (0 without one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from algorithms.models.actor_critic import ActorCritic
+from algorithms.models.parameters import flatten
+
+
+class InferenceResult(NamedTuple):
+    """What goes into the block for one decision of each row; float32 on the CPU."""
+
+    actions: Tensor  # [N, W]
+    log_prob: Tensor  # [N] of the joint action
+    parameters: Tensor  # [N, P]
+    values: Tensor  # [N] in units of reward
+    state_before: Tensor  # [N, H] that the decision started from: zero where fresh
+
+
+class PolicyInference:
+    """Acts for up to `num_rows` agents, each with a recurrent state of its own, which is kept on the device.
+
+    Args:
+        model: Taken over: moved to the device, its weights laid out flat.
+        num_rows: How many agent rows there are; rows are numbered from 0.
+        device: Where the network runs.
+        seed: Of the sampled actions.
+    """
+
+    def __init__(self, model: ActorCritic, num_rows: int, device: torch.device | str, seed: int) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device).eval()
+        self._flat = flatten(self.model)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._state = torch.zeros(num_rows, model.state_size, device=self.device)
+
+    @torch.inference_mode()
+    def act(
+        self, rows: Tensor, observations: Mapping[str, Tensor], fresh: Tensor, deterministic: bool = False
+    ) -> InferenceResult:
+        """Decide for some rows, and remember their state after it.
+
+        Args:
+            rows: [N] int64, no row twice.
+            observations: name -> [N, ...] on the CPU, in the environment's dtypes.
+            fresh: [N] uint8, 1: the observation is the first of an episode.
+            deterministic: Take the most likely action instead of sampling.
+        """
+        rows, fresh = rows.to(self.device), fresh.to(self.device)
+        observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
+        before = self._state.index_select(0, rows)
+        if self.model.state_size:
+            before = before * (fresh == 0).unsqueeze(1)
+        parameters, values, after = self.model.act(observations, before)
+        if self.model.state_size:
+            self._state.index_copy_(0, rows, after)
+        distribution = self.model.distribution
+        actions = distribution.mode(parameters) if deterministic else distribution.sample(parameters, self._generator)
+        log_prob = distribution.log_prob(parameters, actions)
+        return self._on_cpu(InferenceResult(actions, log_prob, parameters, values, before))
+
+    @torch.no_grad()
+    def adopt(self, flat: Tensor) -> None:
+        """Use new weights from now on; they are copied.
+
+        Raises:
+            ValueError: they are not as many as the model has.
+        """
+        if flat.shape != self._flat.shape:
+            raise ValueError(f"{tuple(flat.shape)} weights given; this model has {tuple(self._flat.shape)}")
+        self._flat.copy_(flat)
+
+    def reset_rows(self, rows: Tensor) -> None:
+        """Forget what rows [K] int64 remember: another agent sits there now."""
+        self._state[rows.to(self.device)] = 0.0
+
+    def _on_cpu(self, result: InferenceResult) -> InferenceResult:
+        if self.device.type == "cpu":
+            return result
+        # One transfer instead of five: each waits for the device.
+        widths = [field.shape[1] if field.dim() == 2 else 1 for field in result]
+        packed = torch.cat([field.reshape(len(field), -1) for field in result], 1).cpu()
+        actions, log_prob, parameters, values, before = packed.split(widths, 1)
+        return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)

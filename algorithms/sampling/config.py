@@ -1,0 +1,69 @@
+"""Options of sampling: how many environments are stepped, by how many actor workers, and in which rhythm."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from utils.options import ConfigError, option
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How environments are spread over actor workers and stepped."""
+
+    num_workers: int = option(-1, "Actor workers, processes that step environments. -1: one per CPU core", minimum=-1)
+    num_envs_per_worker: int = option(
+        2,
+        "Environments that each actor worker steps. More make larger batches for the policy and older data",
+        minimum=1,
+    )
+    worker_num_splits: int = option(
+        2,
+        "Parts of an actor's environments that step in turns: while one waits for its actions, another steps. 1: no "
+        "such overlap",
+        minimum=1,
+    )
+    num_policies: int = option(
+        1,
+        "Policies trained side by side, each by a learner of its own; who plays an agent is drawn for each episode",
+        minimum=1,
+        maximum=64,
+    )
+    decorrelate_experience_max_seconds: float = option(
+        10.0,
+        "At the start, actors begin to sample at moments spread over up to this many seconds, so that episodes do not "
+        "end all at once. 0: at once",
+        minimum=0.0,
+    )
+    decorrelate_envs_on_one_worker: bool = option(
+        True, "At the start, spread the environments of one actor over an episode as well, not only the actors"
+    )
+    reset_timeout_seconds: float = option(
+        120.0, "How long building or resetting an environment may take before its actor is replaced", minimum=1.0
+    )
+    force_envs_single_thread: bool = option(
+        True, "Keep libraries inside the environments from starting threads of their own in every actor"
+    )
+
+    def check_combinations(self) -> None:
+        """Refuse combinations that cannot run.
+
+        Raises:
+            ConfigError: the message names the nearest value that works.
+        """
+        if self.num_workers == 0:
+            raise ConfigError("num_workers=0 leaves nobody to step environments; nearest: 1, or -1: one per CPU core")
+        envs, splits = self.num_envs_per_worker, self.worker_num_splits
+        if envs % splits:
+            below, above = envs - envs % splits, envs - envs % splits + splits
+            nearest = ", ".join(str(count) for count in (below, above) if count)
+            raise ConfigError(
+                f"num_envs_per_worker={envs} cannot be divided into worker_num_splits={splits} equal parts; "
+                f"nearest: {nearest}, or --worker_num_splits=1"
+            )
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use, which containers and `taskset` make fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,121 @@
+"""A split: environments that step together, and the blocks that they write their rollouts into.
+
+While one split waits for its actions, the actor steps another. All agent rows of a split advance together, so one
+step index serves them all, and every operation here is on whole slabs.
+
+Order of events in `advance`: actions are read from row t; the environments write row t + 1; when the rollout is full
+the block is handed over and row T is carried into row 0 of the next; then actions for the new row are asked for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.memory.blocks import SplitBlocks
+from algorithms.memory.request_table import SplitRequests
+from algorithms.messages import EpisodeFinished
+from algorithms.sampling.episode_stats import EpisodeStats
+from algorithms.sampling.policy_assignment import PolicyAssignment
+from envs.api import BatchEnv, Decorrelating
+
+
+class EnvSplit:
+    """One split of one actor, without processes."""
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        blocks: SplitBlocks,
+        requests: SplitRequests,
+        assignment: PolicyAssignment,
+        counted: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> None:
+        """`counted`: [P] environment frames and [P] agent steps of this actor, both added to here."""
+        self.env = env
+        self._blocks = blocks
+        self._requests = requests
+        self._assignment = assignment
+        self._env_frames, self._agent_steps = counted
+        rows = env.num_envs * env.spec.agents_per_env
+        self._frames = np.zeros(rows, np.int32)  # of the newest step
+        self._steps = blocks.step_arrays(self._frames)
+        self._stats = EpisodeStats(rows)
+        self._block = 0
+        self._row = 0
+        self.completed = 0  # rollouts handed over
+        self.waits_for_block = True
+
+    def start(self, rng: np.random.Generator | None = None) -> None:
+        """Reset every environment into row 0 of the first block and ask for actions.
+
+        Args:
+            rng: when given, each environment first takes another random number of random actions, at most a rollout
+                of them, so that episodes do not run in step.
+
+        Raises:
+            EnvError: an environment failed to reset.
+        """
+        if not self._blocks.begin_next():
+            raise RuntimeError("a new split found no free block")  # its predecessor's blocks come back before it starts
+        self._block = self._blocks.block
+        self._row = 0
+        first_row = self._blocks.reset_arrays(self._frames)
+        if rng is not None and isinstance(self.env, Decorrelating):
+            self.env.decorrelate(rng, self._blocks.rollout, first_row)
+        else:
+            self.env.reset(first_row)
+        self._assignment.draw(self._blocks.policy_id[self._block, 0])
+        self.waits_for_block = False
+        self._requests.ask(self._block, 0)
+
+    def is_answered(self) -> bool:
+        """The actions of the newest row are there."""
+        return not self.waits_for_block and self._requests.is_answered()
+
+    def advance(self) -> list[EpisodeFinished]:
+        """One environment step for every agent row; the episodes that it ended.
+
+        Raises:
+            EnvError: an environment failed.
+        """
+        block, row = self._block, self._row
+        step = self._steps[block][row]
+        infos = self.env.step(self._blocks.actions[block, row], step)
+        policies = self._blocks.policy_id[block]
+        finished = self._stats.add(step, infos, policies[row])
+        self._count(policies[row])
+        self._assignment.carry(policies[row], policies[row + 1], step.fresh)
+        self._row = row + 1
+        if self._row == self._blocks.rollout:
+            self._blocks.complete()
+            self.completed += 1
+            self.waits_for_block = True
+            self.try_next_block()
+        else:
+            self._requests.ask(block, self._row)
+        return finished
+
+    def try_next_block(self) -> bool:
+        """Go on in the next block, if it is free."""
+        if not self._blocks.begin_next():
+            return False
+        previous, self._block = self._block, self._blocks.block
+        self._blocks.carry_over(previous)
+        self._row = 0
+        self.waits_for_block = False
+        self._requests.ask(self._block, 0)
+        return True
+
+    def close(self) -> None:
+        """Close every environment."""
+        self.env.close()
+
+    def _count(self, policy_id: NDArray[np.int32]) -> None:
+        if self._assignment.num_policies == 1:
+            self._env_frames[0] += int(self._frames.sum())
+            self._agent_steps[0] += int(np.count_nonzero(self._frames))
+            return
+        policies = self._assignment.num_policies
+        self._env_frames += np.bincount(policy_id, self._frames, policies).astype(np.int64)
+        self._agent_steps += np.bincount(policy_id, self._frames > 0, policies).astype(np.int64)

@@ -1,0 +1,59 @@
+"""Returns and lengths of the episodes that are being played, one running sum per agent row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.messages import EpisodeFinished
+from envs.api import StepArrays
+
+
+class EpisodeStats:
+    """Running sums of E agent rows; only the end of an episode costs a Python loop."""
+
+    def __init__(self, rows: int) -> None:
+        """Every row begins an episode."""
+        self._returns = np.zeros(rows, np.float64)
+        self._frames = np.zeros(rows, np.int64)
+        self._true: dict[int, float] = {}  # row -> objective that the environment reported in this episode
+        self._extra: dict[int, dict[str, float]] = {}
+
+    def add(
+        self, step: StepArrays, infos: dict[int, dict[str, Any]], policy_id: NDArray[np.int32]
+    ) -> list[EpisodeFinished]:
+        """Account for one step of every row; the episodes that it ended.
+
+        Args:
+            step: what the environments wrote.
+            infos: row -> info of the rows that said more.
+            policy_id: [E] who played the row that was stepped.
+        """
+        self._returns += step.rewards
+        self._frames += step.frames
+        for row, info in infos.items():
+            self._take_info(row, info)
+        ended = np.flatnonzero(step.terminated | step.truncated)
+        return [self._finish(row, int(policy_id[row])) for row in ended.tolist()]
+
+    def _take_info(self, row: int, info: dict[str, Any]) -> None:
+        if "true_reward" in info:
+            self._true[row] = float(info["true_reward"])
+        if "episode_extra_stats" in info:
+            extra = {str(name): float(value) for name, value in info["episode_extra_stats"].items()}
+            self._extra.setdefault(row, {}).update(extra)
+
+    def _finish(self, row: int, policy: int) -> EpisodeFinished:
+        episode_return = float(self._returns[row])
+        episode = EpisodeFinished(
+            policy=policy,
+            episode_return=episode_return,
+            true_return=self._true.pop(row, episode_return),
+            length_frames=int(self._frames[row]),
+            extra=self._extra.pop(row, {}),
+        )
+        self._returns[row] = 0.0
+        self._frames[row] = 0
+        return episode

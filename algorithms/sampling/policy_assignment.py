@@ -1,0 +1,31 @@
+"""Which policy plays an agent row: drawn anew when an episode begins, kept until it ends."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PolicyAssignment:
+    """Draws a policy for every new episode, uniformly."""
+
+    def __init__(self, num_policies: int, seed: np.random.SeedSequence) -> None:
+        """One generator per split, so that splits do not influence each other."""
+        self.num_policies = num_policies
+        self._rng = np.random.default_rng(seed)
+
+    def draw(self, out: NDArray[np.int32]) -> None:
+        """A policy for every row of `out` [E]."""
+        if self.num_policies > 1:
+            out[:] = self._rng.integers(self.num_policies, size=len(out))
+        else:
+            out[:] = 0
+
+    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], fresh: NDArray[np.uint8]) -> None:
+        """The next row [E]: the same policies, but a new draw where an episode begins."""
+        if self.num_policies == 1:
+            return  # rows are zero from the start
+        after[:] = before
+        starts = np.flatnonzero(fresh)
+        if len(starts):
+            after[starts] = self._rng.integers(self.num_policies, size=len(starts))

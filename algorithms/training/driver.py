@@ -1,0 +1,258 @@
+"""The driver: starts the workers, aggregates what they report, and ends the run. It computes nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
+from algorithms.memory.layout import Sizes
+from algorithms.messages import Command, PolicyRestored, Ready, Report
+from algorithms.training import wiring
+from algorithms.training.config import torch_device
+from algorithms.training.experiment import Experiment
+from algorithms.training.saving import Saver
+from algorithms.training.statistics import Statistics
+from algorithms.training.summaries import Budget, EventFiles, Summaries, status, status_line
+from algorithms.workers.supervisor import LaunchPad, Limits, RunFailed, Supervisor
+from envs.api import EnvSpec
+from envs.registry import probe, resolve
+from utils.files import atomic_write_json
+from utils.logs import log_to_terminal_and_file
+from utils.processes import set_title
+from utils.signals import StopSignals
+
+EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+STATUS_LINE_EVERY_S = 5.0
+POLL_S = 0.1
+# A signal must end the run within 10 s, a failure within 2: saving and stopping share that time.
+SAVE_S, STOP_S = 5.0, 3.0
+SAVE_AFTER_FAILURE_S, STOP_AFTER_FAILURE_S = 0.7, 0.4
+
+log = logging.getLogger(__name__)
+
+
+class Workforce(Protocol):
+    """Who does the work: a supervisor of processes, or everything in this one."""
+
+    def poll(self, timeout_s: float) -> list[Report]:
+        """Reports that arrived; raises RunFailed when the work cannot go on."""
+
+    def send(self, name: str, command: Command) -> None:
+        """Give a worker a command."""
+
+    def stop(self, timeout_s: float) -> list[Report]:
+        """End every worker; their last reports."""
+
+
+class Driver:
+    """Follows one run from its first report to its end."""
+
+    def __init__(
+        self, config: TrainConfig, experiment: Experiment, workforce: Workforce, wires: wiring.Wiring, stop: StopSignals
+    ) -> None:
+        """The workers have been started."""
+        run = config.run
+        self.statistics = Statistics(wires.arrays, run.stats_avg)
+        self.budget = Budget(run.train_for_env_steps, run.train_for_seconds)
+        self.saver = Saver(run, self.statistics, lambda policy, command: workforce.send(f"learner-{policy}", command))
+        events = EventFiles([experiment.summary_dir(policy) for policy in range(wires.arrays.sizes.policies)])
+        self.summaries = Summaries(self.statistics, self.budget, experiment, events, run.experiment_summaries_interval)
+        self._arrays = wires.arrays
+        self._experiment = experiment
+        self._workforce = workforce
+        self._stop = stop
+        self._restored = 0
+        self._next_line = 0.0
+        self._began = time.monotonic()
+
+    def run(self) -> str:
+        """Train until the budget is spent or a signal arrives; why it ended.
+
+        Raises:
+            RunFailed: a worker ended or hangs.
+        """
+        while not self.finished():
+            for report in self._workforce.poll(POLL_S):
+                self._take(report)
+            if self._all_restored():
+                self._publish_progress()
+                self.saver.maybe_save()
+                self.summaries.maybe_write()
+                self._maybe_print_line()
+        if self._stop.received is not None:
+            return f"stopped by {self._stop.received.name}"
+        return self.budget.reason(self.statistics)
+
+    def finished(self) -> bool:
+        """The budget is spent, or somebody wants the run to end."""
+        if self._stop.received is not None:
+            return True
+        return self._all_restored() and self.budget.spent(self.statistics) >= 1.0
+
+    def save(self, timeout_s: float) -> bool:
+        """Save every policy that was restored, and wait for it."""
+        if not self._all_restored():
+            return True  # nothing has been learned that is not on disk
+        self.saver.save_all("latest")
+        deadline = time.monotonic() + timeout_s
+        while self.saver.is_waiting and time.monotonic() < deadline:
+            for report in self._workforce.poll(POLL_S):
+                self._take(report)
+        return not self.saver.is_waiting
+
+    def end(self, reason: str, stop_s: float) -> None:
+        """Stop the workers and write the last numbers."""
+        for report in self._workforce.stop(stop_s):
+            self._take(report)
+        if self._all_restored():
+            self.summaries.write_status("ended")
+            summary = {"reason": reason} | status(self.statistics, self.budget) | self._best()
+            atomic_write_json(self._experiment.summary_file, summary)
+        self.summaries.close()
+
+    def _best(self) -> dict[str, Any]:
+        return {"best": [best if best > float("-inf") else None for best in self.saver.best]}
+
+    def _take(self, report: Report) -> None:
+        self.statistics.add(report)
+        self.saver.note(report)
+        if isinstance(report, PolicyRestored):
+            self._restored += 1
+            self._tell_restored(report)
+            if self._all_restored():
+                self.saver.restore()
+        elif isinstance(report, Ready):
+            log.debug("%s is ready after %.1f s", report.worker, time.monotonic() - self._began)
+
+    def _all_restored(self) -> bool:
+        return self._restored >= self._arrays.sizes.policies
+
+    def _tell_restored(self, report: PolicyRestored) -> None:
+        for warning in report.warnings:
+            log.warning("%s", warning)
+        if report.checkpoint:
+            frames = self.statistics.env_frames(report.policy)
+            log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
+
+    def _publish_progress(self) -> None:
+        self._arrays["run_env_frames"][0] = self.statistics.total_env_frames
+        self._arrays["progress"][:] = min(1.0, self.budget.spent(self.statistics))
+
+    def _maybe_print_line(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_line and self.statistics.frame_rate.rate(10) > 0:
+            self._next_line = now + STATUS_LINE_EVERY_S
+            log.info("%s", status_line(self.statistics, self.budget))
+
+
+def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
+    """Run an accepted configuration to its end; the exit code.
+
+    Raises:
+        ConfigError: the environment, or this machine, refuses it; nothing was written.
+    """
+    set_title("appo driver")
+    pad = LaunchPad([os.getcwd(), *sys.path])
+    stop = StopSignals(lambda: _end_at_once(pad))
+    try:
+        return _train(resolved, argv, pad, stop)
+    finally:
+        stop.restore()
+        pad.kill_everything()
+
+
+def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
+    config = resolved.config
+    try:
+        spec = _probe(config, pad)
+    except RunFailed as error:
+        return _fail(str(error))
+    check_with_spec(config, spec)
+    sizes = wiring.sizes_of(config, spec)
+    wiring.check_memory(config, sizes)
+    experiment = Experiment.open(resolved, argv)
+    try:
+        log_to_terminal_and_file(experiment.log_file("driver"))
+        print_origins(resolved)
+        return _drive(config, spec, sizes, experiment, pad, stop)
+    finally:
+        experiment.close()
+
+
+def _drive(
+    config: TrainConfig, spec: EnvSpec, sizes: Sizes, experiment: Experiment, pad: LaunchPad, stop: StopSignals
+) -> int:
+    wires = wiring.wire(config, sizes)
+    device = torch_device(config.run.device)
+    seeds = wiring.Seeds(config.run.seed, experiment.starts)
+    workforce: Workforce
+    if config.workers.serial_mode:
+        from algorithms.training.serial import SerialWorkforce
+
+        workforce = SerialWorkforce(config, spec, wires, experiment, seeds)
+    else:
+        workforce = supervisor = Supervisor(pad, wires.arrays, wires.handle(), wires.bells, experiment.log_dir)
+        supervisor.limits = Limits(
+            setup_s=max(300.0, config.sampling.reset_timeout_seconds),
+            reset_s=config.sampling.reset_timeout_seconds,
+            step_s=config.workers.heartbeat_timeout_seconds,
+        )
+        for recipe in wiring.recipes(config, spec, device, experiment, seeds):
+            supervisor.start(recipe)
+    driver = Driver(config, experiment, workforce, wires, stop)
+    return _follow(driver, experiment, stop)
+
+
+def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
+    try:
+        reason = driver.run()
+        saved = driver.save(SAVE_S)
+    except RunFailed as error:
+        reason = str(error)
+        try:
+            driver.save(SAVE_AFTER_FAILURE_S)
+        except RunFailed as second:
+            log.debug("no checkpoint after the failure: %s", second)
+        driver.end(reason, STOP_AFTER_FAILURE_S)
+        return _fail(reason)
+    driver.end(reason, STOP_S)
+    if not saved:
+        return _fail("the last checkpoint could not be written; the one before is untouched")
+    log.info("%s; %s", reason, status_line(driver.statistics, driver.budget))
+    log.info("experiment folder: %s", experiment.folder)
+    return stop.exit_code
+
+
+def _probe(config: TrainConfig, pad: LaunchPad) -> EnvSpec:
+    """What the environment looks like, found out by a process of its own.
+
+    Raises:
+        RunFailed: the environment does not start.
+        ConfigError: it cannot be trained on.
+    """
+    limit_s = config.sampling.reset_timeout_seconds
+    spec = pad.run_once(probe, (resolve(config.env.env), config.family), limit_s)
+    assert isinstance(spec, EnvSpec)
+    return spec
+
+
+def _fail(cause: str) -> int:
+    """Tell why the run failed, the cause in the last line."""
+    first, *rest = cause.strip().splitlines()
+    for line in [first, *rest[:-1]] if rest else []:
+        log.error("%s", line)
+    log.error("run failed: %s", f"{first.rstrip(':')}: {rest[-1]}" if rest else first)
+    return EXIT_FAILED
+
+
+def _end_at_once(pad: LaunchPad) -> None:
+    pad.kill_everything()
+    os._exit(128 + signal.SIGINT)
+
+

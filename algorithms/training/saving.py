@@ -1,0 +1,98 @@
+"""When a checkpoint is due, what the driver puts into it, and whether it reached the disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from algorithms.messages import CheckpointFailed, CheckpointSaved, Command, Report, SaveCheckpoint
+from algorithms.training.config import RunConfig
+from algorithms.training.statistics import Statistics
+
+# A failing disk is worth a line a minute, not one per attempt.
+WARN_EVERY_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Asks the learners for checkpoints: periodically, for the best policy, and for milestones."""
+
+    def __init__(self, run: RunConfig, statistics: Statistics, send: Callable[[int, Command], None]) -> None:
+        """`send`: gives the learner of a policy a command."""
+        self._run = run
+        self._statistics = statistics
+        self._send = send
+        now = time.monotonic()
+        self._next = {
+            "latest": now + run.save_every_sec,
+            "best": now + run.save_best_every_sec,
+            "milestone": now + run.save_milestones_sec if run.save_milestones_sec > 0 else math.inf,
+        }
+        self.best = [-math.inf] * len(statistics.episodes)
+        self._requests = 0
+        self._open: dict[int, int] = {}  # request -> policy
+        self._next_warning = 0.0
+        self.failures = 0
+        self.extra_state: Callable[[], dict[str, Any]] = dict  # what else a checkpoint keeps
+
+    def restore(self) -> None:
+        """Go on from what the checkpoints hold."""
+        for policy, restored in enumerate(self._statistics.restored):
+            if restored is not None and restored.run_state:
+                self.best[policy] = float(restored.run_state["best"])
+
+    def note(self, report: Report) -> None:
+        """See whether a checkpoint arrived."""
+        if isinstance(report, CheckpointSaved):
+            self._open.pop(report.request, None)
+            log.debug("saved %s", report.path)
+        elif isinstance(report, CheckpointFailed):
+            self._open.pop(report.request, None)
+            self.failures += 1
+            if time.monotonic() >= self._next_warning:
+                self._next_warning = time.monotonic() + WARN_EVERY_S
+                log.warning("%s (%d failures so far)", report.reason, self.failures)
+
+    def maybe_save(self) -> None:
+        """Ask for what is due."""
+        now, policies = time.monotonic(), range(len(self.best))
+        if now >= self._next["best"]:
+            self._next["best"] = now + self._run.save_best_every_sec
+            for policy in policies:
+                self._maybe_save_best(policy)
+        if now >= self._next["latest"]:
+            self._next["latest"] = now + self._run.save_every_sec
+            self.save_all("latest")
+        if now >= self._next["milestone"]:
+            self._next["milestone"] = now + self._run.save_milestones_sec
+            self.save_all("milestone")
+
+    def save_all(self, kind: str) -> None:
+        """A checkpoint of every policy."""
+        for policy in range(len(self.best)):
+            self._request(policy, kind, math.nan)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Some checkpoint was asked for and is not on disk."""
+        return bool(self._open)
+
+    def _maybe_save_best(self, policy: int) -> None:
+        window = self._statistics.episodes[policy]
+        if self._statistics.env_frames(policy) < self._run.save_best_after or not window.is_full:
+            return
+        metric = window.scalars().get(f"0_aux/avg_{self._run.save_best_metric}")
+        if metric is not None and metric > self.best[policy]:
+            self.best[policy] = metric
+            self._request(policy, "best", metric)
+
+    def _request(self, policy: int, kind: str, metric: float) -> None:
+        self._requests += 1
+        self._open[self._requests] = policy
+        state = self._statistics.run_state(policy) | {"best": self.best[policy]} | self.extra_state()
+        frames = self._statistics.env_frames(policy)
+        self._send(policy, SaveCheckpoint(kind, frames, state, self._requests, metric))

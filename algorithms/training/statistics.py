@@ -1,0 +1,197 @@
+"""What the driver knows of a run: episodes, rates, counters, time shares. Aggregates reports, decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+import psutil
+
+from algorithms.memory.counters import Tally, Timer
+from algorithms.memory.layout import SharedArrays
+from algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestored, Report, TrainingReport
+
+RATE_WINDOWS_S = (10, 60, 300)
+
+
+class EpisodeWindow:
+    """The last episodes of one policy."""
+
+    def __init__(self, size: int) -> None:
+        """Remembers `size` episodes."""
+        self._size = size
+        self.returns: deque[float] = deque(maxlen=size)
+        self.true_returns: deque[float] = deque(maxlen=size)
+        self.lengths: deque[float] = deque(maxlen=size)
+        self.extra: dict[str, deque[float]] = {}
+        self.finished = 0  # over all runs
+
+    def add(self, episode: EpisodeFinished) -> None:
+        """Take one episode in."""
+        self.finished += 1
+        self.returns.append(episode.episode_return)
+        self.true_returns.append(episode.true_return)
+        self.lengths.append(episode.length_frames)
+        for name, value in episode.extra.items():
+            self.extra.setdefault(name, deque(maxlen=self._size)).append(value)
+
+    @property
+    def is_full(self) -> bool:
+        """As many episodes have ended as the averages are meant to cover."""
+        return len(self.returns) == self._size
+
+    def scalars(self) -> dict[str, float]:
+        """The `0_aux/` tags of episodes; none before the first episode."""
+        named = {"reward": self.returns, "true_reward": self.true_returns, "len": self.lengths}
+        tags = {}
+        for name, values in named.items():
+            if values:
+                tags[f"0_aux/avg_{name}"] = float(np.mean(values))
+                tags[f"0_aux/avg_{name}_min"] = float(min(values))
+                tags[f"0_aux/avg_{name}_max"] = float(max(values))
+        tags.update({f"0_aux/avg_{name}": float(np.mean(values)) for name, values in self.extra.items()})
+        return tags
+
+    def state(self) -> dict[str, Any]:
+        """Plain lists, for a checkpoint."""
+        return {
+            "finished": self.finished,
+            "returns": list(self.returns),
+            "true_returns": list(self.true_returns),
+            "lengths": list(self.lengths),
+            "extra": {name: list(values) for name, values in self.extra.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.finished = int(state["finished"])
+        self.returns.extend(state["returns"])
+        self.true_returns.extend(state["true_returns"])
+        self.lengths.extend(state["lengths"])
+        for name, values in state["extra"].items():
+            self.extra.setdefault(name, deque(maxlen=self._size)).extend(values)
+
+
+class RateMeter:
+    """How fast a counter grows, over several windows of time."""
+
+    def __init__(self, windows_s: tuple[int, ...] = RATE_WINDOWS_S) -> None:
+        """Remembers as much as the longest window needs."""
+        self.windows_s = windows_s
+        self._history: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, count: int) -> None:
+        """Look at the counter."""
+        self._history.append((now, count))
+        while self._history[0][0] < now - max(self.windows_s) - 1.0:
+            self._history.popleft()
+
+    def rate(self, window_s: int) -> float:
+        """Growth per second over the window, or over what there is of it."""
+        if len(self._history) < 2:
+            return 0.0
+        now, count = self._history[-1]
+        began, first = next(entry for entry in self._history if entry[0] >= now - window_s)
+        if began == now:
+            began, first = self._history[-2]
+        return (count - first) / (now - began)
+
+
+class Statistics:
+    """Everything that is told to the user, in one place."""
+
+    def __init__(self, arrays: SharedArrays, stats_avg: int) -> None:
+        """Counters start from zero until `PolicyRestored` says otherwise."""
+        policies = arrays.sizes.policies
+        self.arrays = arrays
+        self.episodes = [EpisodeWindow(stats_avg) for _ in range(policies)]
+        self.training: list[dict[str, float]] = [{} for _ in range(policies)]
+        self.restored: list[PolicyRestored | None] = [None] * policies
+        self.frame_rate = RateMeter()
+        self.step_rate = RateMeter()
+        self._base_frames = [0] * policies
+        self._base_seconds = 0.0
+        self._began = time.monotonic()
+        self._process = psutil.Process()
+
+    def add(self, report: Report) -> None:
+        """Take one report in."""
+        if isinstance(report, EpisodesFinished):
+            for episode in report.episodes:
+                self.episodes[episode.policy].add(episode)
+        elif isinstance(report, TrainingReport):
+            self.training[report.policy] = report.metrics
+        elif isinstance(report, PolicyRestored):
+            self._restore(report)
+
+    def tick(self) -> None:
+        """Look at the counters, for the rates."""
+        now = time.monotonic()
+        self.frame_rate.add(now, int(self.arrays["env_frames"].sum()))
+        self.step_rate.add(now, int(self.arrays["agent_steps"].sum()))
+
+    def env_frames(self, policy: int) -> int:
+        """Frames that a policy has seen, over all runs."""
+        return self._base_frames[policy] + int(self.arrays["env_frames"][:, policy].sum())
+
+    @property
+    def total_env_frames(self) -> int:
+        """Frames of the whole experiment."""
+        return sum(self.env_frames(policy) for policy in range(len(self.episodes)))
+
+    @property
+    def train_seconds(self) -> float:
+        """Time spent training, over all runs."""
+        return self._base_seconds + time.monotonic() - self._began
+
+    def run_state(self, policy: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the driver."""
+        return {
+            "env_frames": self.env_frames(policy),
+            "train_seconds": self.train_seconds,
+            "episodes": self.episodes[policy].state(),
+        }
+
+    def scalars(self, policy: int) -> dict[str, float]:
+        """Every tag of `docs/metrics.md`, for one policy."""
+        tags = self.episodes[policy].scalars()
+        tags |= {f"train/{name}": value for name, value in self.training[policy].items()}
+        for end in ("min", "avg", "max"):
+            if f"version_diff_{end}" in self.training[policy]:
+                tags[f"0_aux/policy_lag_{end}"] = self.training[policy][f"version_diff_{end}"]
+        tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
+        tags["0_aux/_sample_throughput"] = self.step_rate.rate(RATE_WINDOWS_S[0])
+        tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6
+        return tags | self.stage_scalars()
+
+    def stage_scalars(self) -> dict[str, float]:
+        """The `stats/` tags: share of its time that each kind of process spends in each stage, and sizes."""
+        sizes = self.arrays.sizes
+        learners = sizes.policies
+        kinds = {
+            "ACTOR": slice(0, sizes.actors),
+            "POLICY": slice(sizes.actors, sizes.processes - learners),
+            "LEARNER": slice(sizes.processes - learners, sizes.processes),
+        }
+        tags = {}
+        for kind, processes in kinds.items():
+            timers = [timer for timer in Timer if timer.name.startswith(kind)]
+            seconds = self.arrays["timers"][processes].sum(axis=0)
+            total = float(sum(seconds[timer] for timer in timers))
+            for timer in timers:
+                tags[f"stats/{timer.name.lower()}"] = float(seconds[timer]) / total if total else 0.0
+        tallies = self.arrays["tallies"].sum(axis=0)
+        batches = int(tallies[Tally.POLICY_BATCHES])
+        tags["stats/policy_batch_size"] = float(tallies[Tally.POLICY_ROWS]) / batches if batches else 0.0
+        tags["stats/learner_batches"] = float(tallies[Tally.LEARNER_BATCHES])
+        return tags
+
+    def _restore(self, report: PolicyRestored) -> None:
+        self.restored[report.policy] = report
+        if not report.run_state:
+            return
+        self._base_frames[report.policy] = int(report.run_state["env_frames"])
+        self._base_seconds = max(self._base_seconds, float(report.run_state["train_seconds"]))
+        self.episodes[report.policy].restore(report.run_state["episodes"])

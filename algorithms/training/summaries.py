@@ -1,0 +1,196 @@
+"""Where a run's numbers go: TensorBoard events, `metrics.jsonl`, `status.json`, and a line on the terminal.
+
+All are written from the same numbers. `status.json` and `metrics.jsonl` are what tools should read: they cost a
+hundredth of an event file's time to write and to read.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from algorithms.training.statistics import RATE_WINDOWS_S, Statistics
+from algorithms.training.experiment import Experiment
+from utils.files import JsonLines, atomic_write_json
+
+STATUS_EVERY_S = 1.0
+
+
+class Budget:
+    """When training is over."""
+
+    def __init__(self, env_steps: float, seconds: float) -> None:
+        """Env frames and seconds, both summed over resumes."""
+        self.env_steps = env_steps
+        self.seconds = seconds
+
+    def spent(self, statistics: Statistics) -> float:
+        """Share of the budget that is used up; 1 and more: over."""
+        return max(statistics.total_env_frames / self.env_steps, statistics.train_seconds / self.seconds)
+
+    def reason(self, statistics: Statistics) -> str:
+        """Which limit was reached."""
+        if statistics.total_env_frames >= self.env_steps:
+            return f"reached train_for_env_steps={self.env_steps:g}"
+        return f"reached train_for_seconds={self.seconds:g}"
+
+    def seconds_left(self, statistics: Statistics) -> float:
+        """At the present speed; infinite when nothing moves."""
+        rate = statistics.frame_rate.rate(60)
+        frames_left = max(0.0, self.env_steps - statistics.total_env_frames)
+        by_frames = frames_left / rate if rate else math.inf
+        return min(by_frames, max(0.0, self.seconds - statistics.train_seconds))
+
+
+class EventFiles:
+    """TensorBoard events, one folder per policy; x axis: env frames of that policy."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        """Files appear with the first write."""
+        with _without_torch():
+            from tensorboardX import SummaryWriter
+        self._writers = [SummaryWriter(str(folder), flush_secs=10) for folder in folders]
+
+    def write(self, policy: int, scalars: dict[str, float], env_frames: int) -> None:
+        """One point per tag."""
+        for tag, value in scalars.items():
+            self._writers[policy].add_scalar(tag, value, env_frames)
+
+    def flush(self) -> None:
+        """Bring everything to disk."""
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        """Flush and end the writers' threads."""
+        for writer in self._writers:
+            writer.close()
+
+
+class Summaries:
+    """Writes each of the four at its own pace."""
+
+    def __init__(
+        self, statistics: Statistics, budget: Budget, experiment: Experiment, events: EventFiles, every_s: float
+    ) -> None:
+        """`every_s`: seconds between points in TensorBoard and `metrics.jsonl`."""
+        self._statistics = statistics
+        self._budget = budget
+        self._status_file = experiment.status_file
+        self._lines = JsonLines(experiment.metrics_file)
+        self._events = events
+        self._every_s = every_s
+        self._next_point = self._next_status = 0.0
+        self._seen_first_episodes: set[int] = set()
+
+    def maybe_write(self, state: str = "training") -> None:
+        """Write what is due."""
+        now = time.monotonic()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_EVERY_S
+            self._statistics.tick()
+            self.write_status(state)
+        if now >= self._next_point or self._first_episodes():
+            if any(self._statistics.training) or any(window.finished for window in self._statistics.episodes):
+                self._next_point = now + self._every_s
+                self.write_point()
+
+    def write_point(self) -> None:
+        """One point of every tag of every policy."""
+        for policy in range(len(self._statistics.episodes)):
+            frames = self._statistics.env_frames(policy)
+            scalars = {tag: value for tag, value in self._statistics.scalars(policy).items() if math.isfinite(value)}
+            self._events.write(policy, scalars, frames)
+            line = {"policy": policy, "time": time.time(), "train_seconds": self._statistics.train_seconds}
+            self._lines.append(line | {"env_frames": frames} | scalars)
+        self._events.flush()
+
+    def write_status(self, state: str) -> None:
+        """The run as it stands."""
+        numbers = {"state": state} | status(self._statistics, self._budget)
+        atomic_write_json(self._status_file, numbers, durable=False)
+
+    def close(self) -> None:
+        """A last point, and everything to disk."""
+        self._statistics.tick()
+        self.write_point()
+        self._events.close()
+        self._lines.close()
+
+    def _first_episodes(self) -> bool:
+        """A policy has finished its first episodes: its curve begins now."""
+        started = {p for p, window in enumerate(self._statistics.episodes) if window.finished}
+        is_new = bool(started - self._seen_first_episodes)
+        self._seen_first_episodes |= started
+        return is_new
+
+
+def status(statistics: Statistics, budget: Budget) -> dict[str, Any]:
+    """The numbers of `status.json`."""
+    left_s = budget.seconds_left(statistics)
+    policies = []
+    for policy, window in enumerate(statistics.episodes):
+        training = statistics.training[policy]
+        policies.append(
+            {
+                "env_frames": statistics.env_frames(policy),
+                "train_steps": int(statistics.arrays["train_steps"][policy]),
+                "episodes": window.finished,
+                "avg_reward": _mean(window.returns),
+                "avg_true_reward": _mean(window.true_returns),
+                "policy_lag": training.get("version_diff_avg"),
+            }
+        )
+    return {
+        "time": time.time(),
+        "env_frames": statistics.total_env_frames,
+        "train_seconds": statistics.train_seconds,
+        "fps": {str(window_s): statistics.frame_rate.rate(window_s) for window_s in RATE_WINDOWS_S},
+        "seconds_left": left_s if math.isfinite(left_s) else None,
+        "budget_spent": budget.spent(statistics),
+        "policies": policies,
+    }
+
+
+def status_line(statistics: Statistics, budget: Budget) -> str:
+    """The run in one line for the terminal."""
+    numbers = status(statistics, budget)
+    fps = "/".join(_short(numbers["fps"][str(window_s)]) for window_s in RATE_WINDOWS_S)
+    policies = numbers["policies"]
+    rewards = " ".join("-" if p["avg_reward"] is None else f"{p['avg_reward']:.2f}" for p in policies)
+    lags = " ".join("-" if p["policy_lag"] is None else f"{p['policy_lag']:.1f}" for p in policies)
+    left_s = numbers["seconds_left"]
+    left = "-" if left_s is None or left_s > 30 * 86400 else str(timedelta(seconds=round(left_s)))
+    frames = _short(numbers["env_frames"])
+    windows = "/".join(str(window_s) for window_s in RATE_WINDOWS_S)
+    return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}  left {left}"
+
+
+def _mean(values: Any) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _short(number: float) -> str:
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.2f}{suffix}"
+    return f"{number:.0f}"
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """tensorboardX imports torch where it finds it: 2 s and 200 MB that scalars do not need."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

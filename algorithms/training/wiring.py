@@ -1,0 +1,188 @@
+"""From a configuration to memory, doorbells and the recipe of every worker."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from algorithms.config import TrainConfig
+from algorithms.memory import layout
+from algorithms.memory.layout import SharedArrays, Sizes
+from algorithms.memory.weights import WeightsBuffer
+from algorithms.specs import action_spec, observation_tensors
+from algorithms.training.experiment import Experiment
+from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob
+from algorithms.workers.placement import place_actor, place_torch_worker
+from algorithms.workers.supervisor import Recipe
+from algorithms.workers.worker import Bells, SharedMemoryHandle
+from envs.api import EnvSpec
+from envs.registry import resolve
+from utils.options import ConfigError
+
+# Memory that must stay free beside the blocks: the processes themselves.
+_MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 60, 350
+# Named, not imported: only the worker itself loads what it needs.
+ACTOR = "algorithms.workers.actor_worker:ActorWorker"
+POLICY_WORKER = "algorithms.workers.policy_worker:PolicyWorker"
+LEARNER = "algorithms.workers.learner_worker:LearnerWorker"
+
+_SEED_KINDS = ("env", "assignment", "policy_worker", "learner")
+
+log = logging.getLogger(__name__)
+
+
+class Seeds:
+    """All randomness of a run, from one number; a resumed run draws other numbers than the first."""
+
+    def __init__(self, seed: int, starts: int) -> None:
+        """`starts`: how often the experiment was started before."""
+        self._entropy = (seed, starts)
+
+    def of(self, kind: str, *indices: int) -> int:
+        """A seed for one worker."""
+        key = (_SEED_KINDS.index(kind), *indices)
+        sequence = np.random.SeedSequence(self._entropy, spawn_key=key)
+        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Wiring(NamedTuple):
+    """Everything that the workers of a run share."""
+
+    arrays: SharedArrays
+    weights: list[WeightsBuffer]
+    bells: Bells
+
+    def handle(self) -> SharedMemoryHandle:
+        """For the start of a worker."""
+        return SharedMemoryHandle.of(self.arrays, self.weights)
+
+
+def num_blocks(config: TrainConfig, trajectories: int) -> int:
+    """Blocks of each split, K: one being filled and as many as may wait for the learner.
+
+    `trajectories`: columns that one block of every split holds together.
+    """
+    if not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0:
+        return 1
+    batches = config.learning.num_minibatches_to_accumulate
+    if batches < 0:
+        batches = 2 * config.learning.num_batches_per_iteration
+    waiting = batches * config.learning.batch_size // config.learning.rollout
+    return 1 + max(1, math.ceil(waiting / trajectories))
+
+
+def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
+    """Every size of the shared arrays."""
+    sampling, learning = config.sampling, config.learning
+    rows = sampling.num_envs_per_worker // sampling.worker_num_splits * spec.agents_per_env
+    trajectories = sampling.num_workers * sampling.worker_num_splits * rows
+    policy_workers = sampling.num_policies * config.workers.policy_workers_per_policy
+    return Sizes(
+        actors=sampling.num_workers,
+        splits=sampling.worker_num_splits,
+        blocks=num_blocks(config, trajectories),
+        rollout=learning.rollout,
+        recurrence=learning.recurrence if learning.recurrence > 0 else learning.rollout,
+        rows=rows,
+        policies=sampling.num_policies,
+        processes=sampling.num_workers + policy_workers + sampling.num_policies,
+        state_size=config.model.recurrent_state_size,
+        observations=observation_tensors(spec.observations),
+        actions=action_spec(spec),
+    )
+
+
+def check_memory(config: TrainConfig, sizes: Sizes) -> None:
+    """Refuse a run that this machine's memory cannot hold.
+
+    Raises:
+        ConfigError: with the sizes in MB and the options to lower.
+    """
+    blocks_mb = layout.total_bytes(sizes) / 1e6
+    trajectories = config.learning.batch_size * config.learning.num_batches_per_iteration / config.learning.rollout
+    column_mb = sum(spec.nbytes for spec in layout.block_arrays(sizes)) / 1e6 / (sizes.trajectories * sizes.blocks)
+    staging_mb = 2 * trajectories * column_mb * sizes.policies
+    torch_workers = sizes.processes - sizes.actors
+    processes_mb = sizes.actors * _MB_PER_ACTOR + torch_workers * _MB_PER_TORCH_WORKER
+    needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, psutil.virtual_memory().available / 1e6
+    if needed_mb > available_mb:
+        raise ConfigError(
+            f"this run needs about {needed_mb:.0f} MB ({blocks_mb:.0f} MB of rollouts, {staging_mb:.0f} MB of batches, "
+            f"{processes_mb:.0f} MB of processes) and {available_mb:.0f} MB are available; lower num_workers, "
+            "num_envs_per_worker, rollout, batch_size, num_batches_per_iteration or num_minibatches_to_accumulate"
+        )
+    log.info("shared memory: %.1f MB in %d blocks", blocks_mb, sizes.actors * sizes.splits * sizes.blocks)
+
+
+def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
+    """Allocate everything that the workers share."""
+    per_policy = config.workers.policy_workers_per_policy
+    bells = Bells(
+        actors=[Doorbell() for _ in range(sizes.actors)],
+        policy_workers=[[Doorbell() for _ in range(per_policy)] for _ in range(sizes.policies)],
+        learners=[Doorbell() for _ in range(sizes.policies)],
+    )
+    weights = [WeightsBuffer.create(policy) for policy in range(sizes.policies)]
+    return Wiring(SharedArrays.create(sizes), weights, bells)
+
+
+def actor_job(config: TrainConfig, index: int, seeds: Seeds) -> ActorJob:
+    """The work of one actor."""
+    return ActorJob(
+        index=index,
+        env=resolve(config.env.env),
+        family_options=config.family,
+        sampling=config.sampling,
+        num_actors=config.sampling.num_workers,
+        env_seed=seeds.of("env"),
+        assignment_seed=seeds.of("assignment"),
+    )
+
+
+def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experiment, seeds: Seeds) -> list[Recipe]:
+    """Every worker of the run, learners first: they take longest to start and everyone waits for their weights."""
+    actors, per_policy = config.sampling.num_workers, config.workers.policy_workers_per_policy
+    policies, niceness = config.sampling.num_policies, config.workers.default_niceness
+    by_policy = range(policies)
+    learner_place = place_torch_worker(config.workers.learner_threads, policies, niceness)
+    policy_place = place_torch_worker(config.workers.policy_worker_threads, policies * per_policy, niceness)
+    workers = []
+    for policy in by_policy:
+        learner = learner_job(config, spec, policy, device, experiment, seeds)
+        process = actors + policies * per_policy + policy
+        workers.append(Recipe(f"learner-{policy}", process, LEARNER, learner, learner_place))
+    for policy, index in itertools.product(by_policy, range(per_policy)):
+        seed = seeds.of("policy_worker", policy, index)
+        job = PolicyJob(policy, index, per_policy, spec, config.model, device, seed)
+        process = actors + policy * per_policy + index
+        workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, policy_place))
+    for index in range(actors):
+        actor_place = place_actor(index, config.workers.set_workers_cpu_affinity, niceness)
+        workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, index, seeds), actor_place))
+    return workers
+
+
+def learner_job(
+    config: TrainConfig, spec: EnvSpec, policy: int, device: str, experiment: Experiment, seeds: Seeds
+) -> LearnerJob:
+    """The work of one learner."""
+    return LearnerJob(
+        policy=policy,
+        spec=spec,
+        model=config.model,
+        learning=config.learning,
+        device=device,
+        seed=seeds.of("learner", policy),
+        checkpoint_dir=experiment.checkpoint_dir(policy),
+        load_kind=config.run.load_checkpoint_kind,
+        keep_checkpoints=config.run.keep_checkpoints,
+        auxiliary_options=config.auxiliary,
+        hold_blocks=not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0,
+        sampler_only=config.run.sampler_only,
+    )

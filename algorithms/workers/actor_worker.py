@@ -1,0 +1,161 @@
+"""The actor worker: steps environments and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+
+from algorithms.memory.blocks import SplitBlocks
+from algorithms.memory.counters import Phase, Tally, Timer
+from algorithms.memory.request_table import SplitRequests
+from algorithms.messages import EpisodeFinished, EpisodesFinished
+from algorithms.sampling.env_split import EnvSplit
+from algorithms.sampling.policy_assignment import PolicyAssignment
+from algorithms.workers.jobs import ActorJob
+from algorithms.workers.worker import Worker
+from envs.api import BatchEnv, EnvContext
+from envs.registry import make_batch_env
+
+# Episodes are reported in batches: a message costs more than an environment step of a small task.
+REPORT_EVERY_S = 0.25
+# A bell that was missed, for whatever reason, costs no more than this.
+LONGEST_SLEEP_S = 0.1
+# Follow the curriculum this often.
+PROGRESS_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class ActorWorker(Worker):
+    """Steps environments; owns no policy, computes no gradient, never imports torch.
+
+    Reads:   answered counters (policy workers), free blocks (learners), commands (driver)
+    Writes:  observations, rewards and ends into its own blocks; its rows of the request table; its counters
+    Sends:   EpisodesFinished (driver)
+    """
+
+    job: ActorJob
+
+    def setup(self) -> None:
+        """Build every environment, reset it, and ask for its first action."""
+        self.splits: list[EnvSplit] = []
+        self._episodes: list[EpisodeFinished] = []
+        self._next_report = self._next_progress = 0.0
+        job, bells = self.job, self.start.bells
+        self._bell = bells.actors[job.index]
+        self._policy_bells = [workers[job.index % len(workers)] for workers in bells.policy_workers]
+        self._learner_bells = bells.learners
+        self.counters.enter(Phase.RESET)
+        for index in range(job.sampling.worker_num_splits):
+            self.splits.append(build_split(self.arrays, job, index, self.start.generation))
+        self._start_splits()
+        self._ring(self._policy_bells)
+
+    def step(self) -> None:
+        """Advance every split whose actions are there; sleep when there is none."""
+        advanced = False
+        for split in self.splits:
+            if split.waits_for_block:
+                advanced |= self._continue(split)
+            elif split.is_answered():
+                self._advance(split)
+                advanced = True
+        if not advanced:
+            self._wait()
+        self._report_episodes()
+        self._follow_progress()
+
+    def teardown(self) -> None:
+        """Close every environment."""
+        for split in getattr(self, "splits", []):
+            split.close()
+
+    def _start_splits(self) -> None:
+        sampling, rng = self.job.sampling, np.random.default_rng([self.job.env_seed, self.job.index])
+        began = time.monotonic()
+        for split in self.splits:
+            split.start(rng if sampling.decorrelate_envs_on_one_worker else None)
+            self.counters.beat()
+        # Moving environments apart steps each of them half a rollout on average: so long does half a rollout take.
+        self._decorrelate_time(2.0 * (time.monotonic() - began))
+
+    def _decorrelate_time(self, rollout_s: float) -> None:
+        """Begin at another moment of a rollout than the other actors, so that blocks do not all arrive at once."""
+        delay_s = min(self.job.sampling.decorrelate_experience_max_seconds, rollout_s)
+        until = time.monotonic() + delay_s * self.job.index / self.job.num_actors
+        while (left_s := until - time.monotonic()) > 0 and not self.counters.stop_requested:
+            self.counters.beat()
+            time.sleep(min(left_s, LONGEST_SLEEP_S))
+
+    def _advance(self, split: EnvSplit) -> None:
+        self.counters.lap(Timer.ACTOR_BOOKKEEPING)
+        completed = split.completed
+        self._episodes += split.advance()
+        self.counters.count(Tally.ACTOR_STEPS_OF_SPLITS)
+        self.counters.lap(Timer.ACTOR_ENV_STEP)
+        if not split.waits_for_block:
+            self._ring(self._policy_bells)
+        if split.completed > completed:
+            self.counters.count(Tally.ACTOR_ROLLOUTS)
+            self._ring(self._learner_bells)
+
+    def _continue(self, split: EnvSplit) -> bool:
+        if not split.try_next_block():
+            return False
+        self._ring(self._policy_bells)
+        return True
+
+    def _wait(self) -> None:
+        self.counters.lap(Timer.ACTOR_BOOKKEEPING)
+        self._bell.wait(LONGEST_SLEEP_S)
+        all_wait_for_blocks = all(split.waits_for_block for split in self.splits)
+        self.counters.lap(Timer.ACTOR_WAIT_BLOCK if all_wait_for_blocks else Timer.ACTOR_WAIT_POLICY)
+
+    def _report_episodes(self) -> None:
+        if self._episodes and time.monotonic() >= self._next_report:
+            self.report(EpisodesFinished(self._episodes))
+            self._episodes = []
+            self._next_report = time.monotonic() + REPORT_EVERY_S
+
+    def _follow_progress(self) -> None:
+        if time.monotonic() < self._next_progress:
+            return
+        self._next_progress = time.monotonic() + PROGRESS_EVERY_S
+        self.reports.flush()
+        for split in self.splits:
+            tell_progress(split.env, int(self.arrays["run_env_frames"][0]))
+
+    @staticmethod
+    def _ring(bells: list[Any]) -> None:
+        for bell in bells:
+            bell.ring()
+
+
+def tell_progress(env: BatchEnv, env_frames: int) -> None:
+    """Let environments with a curriculum know how far training has come."""
+    if hasattr(env, "set_training_progress"):
+        env.set_training_progress(env_frames)
+
+
+def build_split(arrays: Any, job: ActorJob, split: int, generation: int) -> EnvSplit:
+    """The environments of one split, over the blocks that are theirs."""
+    sampling = job.sampling
+    per_split = sampling.num_envs_per_worker // sampling.worker_num_splits
+    contexts = []
+    for place in range(per_split):
+        vector_index = split * per_split + place
+        env_id = job.index * sampling.num_envs_per_worker + vector_index
+        total = job.num_actors * sampling.num_envs_per_worker
+        contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=generation))
+    env = make_batch_env(job.env, job.family_options, contexts)
+    seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
+    return EnvSplit(
+        env,
+        SplitBlocks(arrays, job.index, split, generation),
+        SplitRequests(arrays, job.index, split),
+        PolicyAssignment(arrays.sizes.policies, seed),
+        (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
+    )

@@ -1,0 +1,80 @@
+"""Queues for reports and commands: low rate, any size, one per worker incarnation and direction.
+
+Nobody waits inside a queue: a process that is killed there would take the other side with it. A counter in shared
+memory tells the reader that there is something to fetch, so that an empty queue is not touched at all.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import faster_fifo
+from numpy.typing import NDArray
+
+REPORT_BYTES = 2_000_000
+COMMAND_BYTES = 1_000_000
+
+
+class Outbox:
+    """The sending end. Messages that find the queue full are kept and sent later, in order."""
+
+    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any], keep: int = 10_000) -> None:
+        """`sent`: [1] int64 in shared memory, counted up by this end alone."""
+        self._fifo = fifo
+        self._sent = sent
+        self._keep = keep
+        self._waiting: list[Any] = []
+        self.dropped = 0
+
+    def send(self, *messages: Any) -> None:
+        """Send, or keep for later. Beyond `keep` messages the oldest are dropped and counted."""
+        self._waiting += messages
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what is waiting; True when nothing waits any more."""
+        if self._waiting:
+            try:
+                self._fifo.put_many(self._waiting, block=False)
+            except queue.Full:
+                excess = len(self._waiting) - self._keep
+                if excess > 0:
+                    del self._waiting[:excess]
+                    self.dropped += excess
+                return False
+            self._sent[0] += len(self._waiting)
+            self._waiting.clear()
+        return True
+
+    def flush_within(self, timeout_s: float) -> bool:
+        """Try for a while; for last words."""
+        deadline = time.monotonic() + timeout_s
+        while not self.flush():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+class Inbox:
+    """The receiving end."""
+
+    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any]) -> None:
+        """`sent`: the counter of the sending end, in shared memory."""
+        self._fifo = fifo
+        self._sent = sent
+        self._received = int(sent[0])
+
+    def receive(self) -> Sequence[Any]:
+        """Everything that has arrived; without waiting."""
+        if int(self._sent[0]) == self._received:
+            return ()
+        try:
+            messages: list[Any] = self._fifo.get_many_nowait()
+        except queue.Empty:
+            return ()
+        self._received += len(messages)
+        return messages

@@ -1,0 +1,74 @@
+"""Options of processes: how many there are, where they run, and how long one may be silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.options import ConfigError, option
+
+
+@dataclass(frozen=True)
+class WorkersConfig:
+    """How the work is spread over processes, cores and devices."""
+
+    policy_workers_per_policy: int = option(
+        1, "Processes that compute actions for one policy; actors are divided among them", minimum=1, maximum=64
+    )
+    async_rl: bool = option(
+        True, "Sample while learning. False: actors wait for the weights that their last rollout led to"
+    )
+    serial_mode: bool = option(
+        False, "Run everything in one process, in turns: slower, repeatable with --seed, easy to debug"
+    )
+    set_workers_cpu_affinity: bool = option(
+        True, "Keep each actor on one CPU core, together with the engine it steps, where there are enough of both"
+    )
+    default_niceness: int = option(
+        0,
+        "Niceness of the workers; a higher one leaves more of the machine to other programs",
+        minimum=-20,
+        maximum=19,
+    )
+    actor_worker_gpus: str = option(
+        "", "GPUs on which environments may run, such as 0,1; actors take them in turns. Empty: none"
+    )
+    heartbeat_timeout_seconds: float = option(
+        60.0,
+        "How long a worker may show no sign of life before it is given up; building and resetting environments is "
+        "bounded by reset_timeout_seconds instead",
+        minimum=1.0,
+    )
+    policy_worker_threads: int = option(
+        0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0
+    )
+    learner_threads: int = option(
+        0, "Threads that torch uses in each learner. 0: chosen from the number of cores", minimum=0
+    )
+
+    @property
+    def actor_gpus(self) -> tuple[int, ...]:
+        """The GPUs named in `actor_worker_gpus`.
+
+        Raises:
+            ConfigError: it does not list GPU numbers.
+        """
+        words = [word.strip() for word in self.actor_worker_gpus.split(",")] if self.actor_worker_gpus.strip() else []
+        if not all(word.isascii() and word.isdigit() for word in words):
+            numbers = ",".join(word for word in words if word.isascii() and word.isdigit()) or "0,1"
+            raise ConfigError(
+                f"actor_worker_gpus={self.actor_worker_gpus!r} does not list GPU numbers; nearest: {numbers}"
+            )
+        return tuple(int(word) for word in words)
+
+    def check_combinations(self) -> None:
+        """Refuse combinations that cannot run.
+
+        Raises:
+            ConfigError: the message names the nearest value that works.
+        """
+        _ = self.actor_gpus
+        if self.serial_mode and self.policy_workers_per_policy != 1:
+            raise ConfigError(
+                f"serial_mode=True computes everything in one process, so policy_workers_per_policy="
+                f"{self.policy_workers_per_policy} cannot be; nearest: 1"
+            )

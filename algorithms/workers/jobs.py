@@ -1,0 +1,62 @@
+"""What each kind of worker is told to do; plain data, so that whoever starts a worker need not import its libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from algorithms.learning.config import LearningConfig
+from algorithms.models.config import ModelConfig
+from algorithms.sampling.config import SamplingConfig
+from envs.api import EnvSpec
+from envs.registry import ResolvedEnv
+
+
+@dataclass
+class ActorJob:
+    """Which environments an actor steps."""
+
+    index: int
+    num_actors: int
+    env: ResolvedEnv
+    family_options: Any
+    sampling: SamplingConfig
+    env_seed: int
+    assignment_seed: int
+
+
+@dataclass
+class PolicyJob:
+    """Which policy a policy worker computes, and for which actors."""
+
+    policy: int
+    index: int  # among the workers of this policy
+    num_workers: int
+    spec: EnvSpec
+    model: ModelConfig
+    device: str
+    seed: int
+
+
+@dataclass
+class LearnerJob:
+    """Which policy is learned, how, and where it is kept."""
+
+    policy: int
+    spec: EnvSpec
+    model: ModelConfig
+    learning: LearningConfig
+    device: str
+    seed: int
+    checkpoint_dir: Path
+    load_kind: str
+    keep_checkpoints: int
+    auxiliary_options: Any
+    hold_blocks: bool  # actors wait for the weights that their last rollout led to
+    sampler_only: bool = False
+
+    @property
+    def trajectories(self) -> int:
+        """Trajectories in one iteration."""
+        return self.learning.batch_size * self.learning.num_batches_per_iteration // self.learning.rollout

@@ -1,0 +1,74 @@
+"""The learner worker: computes gradients for one policy."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from algorithms.memory.collate import BatchAssembler
+from algorithms.memory.counters import Timer
+from algorithms.messages import SaveCheckpoint
+from algorithms.workers.batch_feeder import BatchFeeder
+from algorithms.workers.jobs import LearnerJob
+from algorithms.workers.learner_core import LearnerCore
+from algorithms.workers.worker import Worker
+
+# What an iteration measured is of use to a reader, not to the run: small tasks have dozens a second.
+REPORT_EVERY_S = 1.0
+LONGEST_SLEEP_S = 0.1
+
+
+class LearnerWorker(Worker):
+    """Trains one policy; steps no environment and acts for nobody.
+
+    Reads:   complete blocks (actors, policy workers), commands (driver)
+    Writes:  published weights, taken counters of blocks
+    Sends:   PolicyRestored, TrainingReport, CheckpointSaved, CheckpointFailed (driver)
+    """
+
+    job: LearnerJob
+
+    def setup(self) -> None:
+        """Build the network, go on from the newest checkpoint, publish the weights to begin with."""
+        torch.set_num_threads(max(1, self.start.placement.threads))
+        job, bells = self.job, self.start.bells
+        weights = self.start.memory.open_weights(job.policy)
+        self._core = LearnerCore(self.arrays, weights, self.counters, job)
+        assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)
+        ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
+        stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
+        self.report(self._core.restore())
+        self._feeder = BatchFeeder(assembler, stagings, bells.learners[job.policy], self._ring_actors, self.counters)
+        self._next_report = 0.0
+        for bell in bells.policy_workers[job.policy]:
+            bell.ring()
+
+    def step(self) -> None:
+        """Train on the next batch, or sleep a moment."""
+        for command in self.commands.receive():
+            self._obey(command)
+        if self.job.sampler_only:
+            self._feeder.drop_ready()
+            return
+        staging = self._feeder.next(LONGEST_SLEEP_S)
+        if staging is None:
+            return
+        report = self._core.train(staging)
+        self._feeder.done(staging)
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + REPORT_EVERY_S
+            self.report(report)
+
+    def teardown(self) -> None:
+        """End the thread that prepares batches."""
+        if hasattr(self, "_feeder"):
+            self._feeder.close()
+
+    def _obey(self, command: SaveCheckpoint) -> None:
+        self.counters.lap(Timer.LEARNER_TRAIN)
+        self.report(self._core.save(command))
+
+    def _ring_actors(self, actors: set[int]) -> None:
+        for actor in actors:
+            self.start.bells.actors[actor].ring()

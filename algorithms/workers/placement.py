@@ -1,0 +1,32 @@
+"""Which core a worker runs on and how many threads it computes with.
+
+An actor is pinned to one core, and with it the simulator processes that it starts, because the two talk in lock
+step: a ViZDoom worker pinned together with its engine steps three times as fast as one left to the scheduler. Policy
+workers and learners are left to the scheduler, which moves them to whatever core waits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from utils.processes import usable_cores
+
+
+class Placement(NamedTuple):
+    """Where one worker runs."""
+
+    cores: tuple[int, ...]  # empty: anywhere
+    threads: int
+    niceness: int
+
+
+def place_actor(index: int, pinned: bool, niceness: int) -> Placement:
+    """One core per actor, in turn."""
+    cores = usable_cores()
+    return Placement((cores[index % len(cores)],) if pinned else (), threads=1, niceness=niceness)
+
+
+def place_torch_worker(threads: int, sharing: int, niceness: int) -> Placement:
+    """`threads` threads, or a fair share of the cores when that is 0; `sharing` workers compute at the same time."""
+    chosen = threads or max(1, min(8, len(usable_cores()) // (2 * max(1, sharing))))
+    return Placement((), chosen, niceness)

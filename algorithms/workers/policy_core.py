@@ -1,0 +1,128 @@
+"""A policy worker's core, without a process: open requests in, actions in the blocks out.
+
+Gathers the rows of all requests with one index operation per observation array, runs one forward pass, scatters the
+answers with one index operation, then counts the requests as answered.
+
+Letters:  R = requests,  N = agent rows in them that this policy plays,  E = agent rows of a split.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from algorithms.memory.counters import Tally, Timer, WorkerCounters
+from algorithms.memory.layout import SharedArrays
+from algorithms.memory.request_table import PolicyRequests, Slabs
+from algorithms.memory.weights import WeightsBuffer
+from algorithms.models.inference import PolicyInference
+from algorithms.models.parameters import flat_size
+
+
+class Rows(NamedTuple):
+    """Where the agent rows of a set of requests lie in the flattened shared arrays."""
+
+    observed: NDArray[np.int64]  # [N] in arrays with T+1 rows per block
+    decided: NDArray[np.int64]  # [N] in arrays with T rows per block
+    agent: NDArray[np.int64]  # [N] row of the recurrent state that the policy worker keeps
+    stored: NDArray[np.bool_]  # [N] the recurrent state before this row is kept in the block
+    state: NDArray[np.int64]  # [N] where, in the array of recurrent states
+
+
+class PolicyCore:
+    """Answers requests for one policy."""
+
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        requests: PolicyRequests,
+        weights: WeightsBuffer,
+        inference: PolicyInference,
+        counters: WorkerCounters,
+        policy: int,
+    ) -> None:
+        """`inference` has one state row per agent row of the whole run."""
+        self.requests = requests
+        self.version = -1
+        self._sizes = arrays.sizes
+        self._policy = policy
+        self._weights = weights
+        self._publication = 0
+        self._inference = inference
+        self._counters = counters
+        self._received = torch.empty(flat_size(inference.model))
+        self._policy_id = arrays["policy_id"].reshape(-1)
+        self._observations = {name: _flat(array, 5) for name, array in arrays.observations().items()}
+        self._fresh = _flat(arrays["fresh"], 5)
+        self._answers = _flat(arrays["answers"], 5)
+        self._versions = _flat(arrays["policy_version"], 5)
+        self._states = _flat(arrays["recurrent_state"], 5)
+        self._lanes = np.arange(arrays.sizes.rows)
+
+    def adopt_newest(self) -> bool:
+        """Take newer weights if there are any; False as long as none were ever published."""
+        if self._weights.publication != self._publication:
+            self._publication, self.version = self._weights.read_into(self._received.numpy())
+            self._inference.adopt(self._received)
+            self._counters.count(Tally.POLICY_ADOPTIONS)
+            self._counters.lap(Timer.POLICY_ADOPT)
+        return self._publication > 0
+
+    def answer(self, slabs: Slabs) -> None:
+        """Act on every row of these slabs that this policy plays, and count them as answered."""
+        rows = self._rows_of(slabs)
+        if len(rows.agent):
+            self._act(rows)
+        self.requests.answer(slabs)
+        self._counters.count(Tally.POLICY_BATCHES)
+        self._counters.count(Tally.POLICY_ROWS, len(rows.agent))
+
+    def _act(self, rows: Rows) -> None:
+        observed = torch.from_numpy(rows.observed)
+        observations = {name: flat.index_select(0, observed) for name, flat in self._observations.items()}
+        fresh = self._fresh.index_select(0, observed)
+        self._counters.lap(Timer.POLICY_GATHER)
+        result = self._inference.act(torch.from_numpy(rows.agent), observations, fresh)
+        self._counters.lap(Timer.POLICY_FORWARD)
+        decided = torch.from_numpy(rows.decided)
+        log_prob, values = result.log_prob.unsqueeze(-1), result.values.unsqueeze(-1)
+        answer = torch.cat((result.actions, log_prob, values, result.parameters), -1)
+        self._answers.index_copy_(0, decided, answer)
+        self._versions.index_fill_(0, decided, self.version)
+        if self._sizes.state_size and rows.stored.any():
+            states = result.state_before[torch.from_numpy(rows.stored)]
+            self._states.index_copy_(0, torch.from_numpy(rows.state[rows.stored]), states)
+        self._counters.lap(Timer.POLICY_SCATTER)
+
+    def _rows_of(self, slabs: Slabs) -> Rows:
+        sizes, lanes = self._sizes, self._lanes
+        split = slabs.actor * sizes.splits + slabs.split
+        block = split * sizes.blocks + slabs.block
+        chunk, offset = np.divmod(slabs.step, sizes.recurrence)
+        observed = _spread(block * (sizes.rollout + 1) + slabs.step, lanes)
+        rows = Rows(
+            observed=observed,
+            decided=_spread(block * sizes.rollout + slabs.step, lanes),
+            agent=_spread(split, lanes),
+            stored=np.repeat(offset == 0, len(lanes)),
+            state=_spread(block * (sizes.rollout // sizes.recurrence) + chunk, lanes),
+        )
+        if sizes.policies == 1:
+            return rows
+        mine = self._policy_id[observed] == self._policy
+        return Rows(*(part[mine] for part in rows))
+
+
+def _spread(slab: NDArray[np.int64], lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of every agent row of each slab: [R] -> [R * E]."""
+    return (slab[:, None] * len(lanes) + lanes).reshape(-1)
+
+
+def _flat(array: NDArray[np.generic], leading: int) -> Tensor:
+    """A tensor over the same memory whose first axis runs over all agent rows of all slabs."""
+    rows = int(np.prod(array.shape[:leading]))
+    return torch.from_numpy(array.reshape(rows, *array.shape[leading:]))

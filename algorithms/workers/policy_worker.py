@@ -1,0 +1,68 @@
+"""The policy worker: computes actions in batches for one policy."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from algorithms.memory.counters import Timer
+from algorithms.memory.request_table import PolicyRequests
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.inference import PolicyInference
+from algorithms.workers.jobs import PolicyJob
+from algorithms.workers.policy_core import PolicyCore
+from algorithms.workers.worker import Worker
+
+LONGEST_SLEEP_S = 0.1
+# How long the first request may wait for company. Longer than it takes all splits of an awake actor to ask; far
+# shorter than a forward pass of a pixel network.
+COMPANY_WAIT_S = 0.0005
+
+
+class PolicyWorker(Worker):
+    """Answers requests for actions; computes no gradient and steps no environment.
+
+    Reads:   asked counters and observations (actors), published weights (learner)
+    Writes:  actions, log-probabilities, values, recurrent states into blocks; answered counters
+    """
+
+    job: PolicyJob
+
+    def setup(self) -> None:
+        """Build the network. Its weights come from the learner, later."""
+        torch.set_num_threads(max(1, self.start.placement.threads))
+        job, sizes, bells = self.job, self.arrays.sizes, self.start.bells
+        model = build_actor_critic(job.model, job.spec)
+        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, torch.device(job.device), job.seed)
+        requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
+        weights = self.start.memory.open_weights(job.policy)
+        self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
+        self._bell = bells.policy_workers[job.policy][job.index]
+        self._actor_bells = bells.actors
+        # Half of the splits step while the other half waits: more than that cannot ask at one time.
+        self._company = max(1, requests.num_splits // 2)
+
+    def step(self) -> None:
+        """Answer everything that waits, in one batch."""
+        self._wait_for_requests()
+        slabs = self._core.requests.open()
+        if not len(slabs) or not self._core.adopt_newest():
+            return
+        self._core.answer(slabs)
+        for actor in np.unique(slabs.actor).tolist():
+            self._actor_bells[actor].ring()
+
+    def _wait_for_requests(self) -> None:
+        requests = self._core.requests
+        deadline = time.monotonic() + COMPANY_WAIT_S
+        waiting = requests.count()
+        if not waiting or self._core.version < 0:
+            self._bell.wait(LONGEST_SLEEP_S)
+            deadline = time.monotonic() + COMPANY_WAIT_S
+            waiting = requests.count()
+        while 0 < waiting < self._company and (left_s := deadline - time.monotonic()) > 0:
+            self._bell.wait(left_s)
+            waiting = requests.count()
+        self.counters.lap(Timer.POLICY_WAIT)

@@ -1,0 +1,178 @@
+"""The life of a worker process: subclasses say what it does, `main` says how it lives and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import faster_fifo
+from threadpoolctl import threadpool_limits
+
+from algorithms.memory.counters import Phase, WorkerCounters
+from algorithms.memory.layout import SharedArrays, Sizes
+from algorithms.memory.segment import Segment
+from algorithms.memory.weights import WeightsBuffer
+from algorithms.messages import Failed, Ready, Report
+from algorithms.workers.channels import Inbox, Outbox
+from algorithms.workers.doorbells import Doorbell, SharedDescriptor
+from algorithms.workers.placement import Placement
+from utils import processes
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+DUMP_STACKS = signal.SIGUSR2  # makes a worker write the stacks of all its threads into its log
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class SharedMemoryHandle:
+    """What a process needs to map the shared memory of a run; travels with the arguments of its start."""
+
+    sizes: Sizes
+    segment: SharedDescriptor
+    segment_size: int
+    weights: list[SharedDescriptor]  # per policy
+
+    @classmethod
+    def of(cls, arrays: SharedArrays, weights: list[WeightsBuffer]) -> SharedMemoryHandle:
+        """The handle of memory that this process has mapped."""
+        segment = arrays.segment
+        return cls(
+            arrays.sizes,
+            SharedDescriptor(segment.descriptor),
+            segment.size,
+            [SharedDescriptor(buffer.descriptor) for buffer in weights],
+        )
+
+    def map(self) -> SharedArrays:
+        """The shared arrays, in the process that received the handle."""
+        return SharedArrays(self.sizes, Segment(self.segment.descriptor, self.segment_size))
+
+    def open_weights(self, policy: int) -> WeightsBuffer:
+        """The published weights of a policy, in the process that received the handle."""
+        return WeightsBuffer(self.weights[policy].descriptor)
+
+
+@dataclass
+class Bells:
+    """Every doorbell of a run."""
+
+    actors: list[Doorbell]
+    policy_workers: list[list[Doorbell]]  # per policy
+    learners: list[Doorbell]  # per policy
+
+
+@dataclass
+class WorkerStart:
+    """What every worker is given at its start, whatever its kind."""
+
+    name: str  # as `ps`, the log and every message show it
+    process: int  # its place in the shared counters
+    generation: int
+    memory: SharedMemoryHandle
+    bells: Bells
+    reports: faster_fifo.Queue
+    commands: faster_fifo.Queue
+    placement: Placement
+    log_path: Path
+    process_group: int
+    parent: int = 0  # pid of the process that forks workers; 0: whoever is the parent
+    log_level: int = logging.INFO
+    search_path: list[str] = field(default_factory=list)  # where a user's own modules lie
+
+
+class Worker:
+    """One process. Subclasses fill in `setup`, `step` and `teardown`; nobody overrides `main`."""
+
+    def __init__(self, start: WorkerStart, job: Any) -> None:
+        """Called in the new process, before `setup`."""
+        self.start = start
+        self.job = job
+        self.arrays = start.memory.map()
+        self.counters = WorkerCounters(self.arrays, start.process)
+        self.reports = Outbox(start.reports, self.counters.reports_sent)
+        self.commands = Inbox(start.commands, self.counters.commands_sent)
+
+    def setup(self) -> None:
+        """Build what the work needs. An exception here is not retried for ever."""
+
+    def step(self) -> None:
+        """One round of work; returns at least every tenth of a second, so that a stop is noticed."""
+        raise AssertionError(f"{type(self).__name__} does not say what it does")
+
+    def teardown(self) -> None:
+        """Give back what `setup` took; it may not have come to its end."""
+
+    def report(self, *reports: Report) -> None:
+        """Tell the driver."""
+        self.reports.send(*reports)
+
+    def main(self) -> None:
+        """Process entry point. Never returns: exits with EXIT_OK or EXIT_FAILED."""
+        phase, code = "setup", EXIT_OK
+        try:
+            self.counters.enter(Phase.SETUP)
+            self.setup()
+            self.report(Ready(self.start.name))
+            gc.freeze()  # what setup built lives as long as the process: the collector need not look at it again
+            phase = "step"
+            self.counters.enter(Phase.STEP)
+            while not self.counters.stop_requested:
+                self.counters.beat()
+                self.step()
+            self.reports.flush_within(1.0)
+        except Exception:
+            code = EXIT_FAILED
+            trace = traceback.format_exc()
+            log.error("%s failed in %s\n%s", self.start.name, phase, trace)
+            self.report(Failed(self.start.name, phase, trace))
+            self.reports.flush_within(1.0)
+        finally:
+            self._end(code)
+
+    def _end(self, code: int) -> None:
+        self.counters.enter(Phase.TEARDOWN)
+        try:
+            self.teardown()
+        except Exception:
+            log.exception("%s failed in teardown", self.start.name)
+            code = code or EXIT_FAILED
+        self.counters.enter(Phase.ENDED)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # interpreter shutdown of a process with native threads may hang or crash; nothing is left to do
+
+
+def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
+    """Entry point of every worker process: take the place of `start`, then live as `package.module:Class`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they belong to the driver, which ends its workers itself
+    processes.die_with_parent(start.parent or os.getppid())
+    processes.join_group(start.process_group)
+    processes.redirect_output(start.log_path)
+    processes.set_title(start.name)
+    processes.pin_to_cores(start.placement.cores)
+    processes.lower_priority(start.placement.niceness)
+    faulthandler.enable()
+    faulthandler.register(DUMP_STACKS, all_threads=True)
+    logging.basicConfig(
+        level=start.log_level, force=True, format=f"%(asctime)s {start.name} %(levelname)s %(message)s"
+    )
+    for folder in start.search_path:
+        if folder not in sys.path:
+            sys.path.append(folder)
+    with threadpool_limits(start.placement.threads) if start.placement.threads else contextlib.nullcontext():
+        module, _, name = worker_type.partition(":")
+        getattr(importlib.import_module(module), name)(start, job).main()

@@ -1,0 +1,311 @@
+"""One environment, single or parallel, made to write its steps into the rows of a batch as `envs.api` says.
+
+`SingleEnvAdapter` (Gymnasium `Env`) fills one row, `ParallelEnvAdapter` (PettingZoo parallel) one row per agent;
+`envs.vector.serial` puts many of them side by side. A whole `VectorEnv` is adapted in `envs.vector.native`.
+
+The arrays of a step arrive with the common case filled in (`fill_common_case`): nothing fresh or final, every agent
+active, no flags, one frame each. An adapter writes what differs, and always the observation and the reward.
+
+Action masks in `info`: an environment that always gives them says so with the attribute `action_mask_in_info = True`,
+one that never does with `False`. Without the attribute the first reset, which is then done early and kept, shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from envs.api import (
+    ACTION_MASK,
+    EnvContext,
+    EnvError,
+    EnvSpec,
+    ObservationLeaf,
+    StepArrays,
+    UnsupportedSpaceError,
+)
+from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
+from envs.wrappers import find_attribute
+
+
+class Target(NamedTuple):
+    """Where the rows of one step of a batch go."""
+
+    views: list[np.ndarray]  # of the observations, as `ObservationLayout.views` gives them
+    out: StepArrays
+    infos: dict[int, dict[str, Any]]  # row -> info, for the caller of `BatchEnv.step`
+
+
+def first_seed(context: EnvContext) -> int | None:
+    """The seed of an environment's first reset: depends on the run's seed, its id and its attempt, and nothing else."""
+    if context.seed is None:
+        return None
+    sequence = np.random.SeedSequence([context.seed, context.env_id, context.attempt])
+    return int(sequence.generate_state(1)[0]) % 2**31  # several simulators take no more than 31 bits
+
+
+def step_arrays(spec: EnvSpec, num_envs: int) -> StepArrays:
+    """Arrays of its own for a caller of a `BatchEnv` that has no blocks to write into, all zero."""
+    rows = num_envs * spec.agents_per_env
+    return StepArrays(
+        observations={leaf.name: np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.observations},
+        fresh=np.zeros(rows, np.uint8),
+        final=np.zeros(rows, np.uint8),
+        active=np.zeros(rows, np.uint8),
+        rewards=np.zeros(rows, np.float32),
+        terminated=np.zeros(rows, np.uint8),
+        truncated=np.zeros(rows, np.uint8),
+        frames=np.zeros(rows, np.int32),
+    )
+
+
+def fill_common_case(out: StepArrays) -> None:
+    """What an ordinary step says of every row."""
+    out.fresh.fill(0)
+    out.final.fill(0)
+    out.active.fill(1)
+    out.terminated.fill(0)
+    out.truncated.fill(0)
+    out.frames.fill(1)
+
+
+def failure(env_index: int, phase: str, error: Exception) -> EnvError:
+    """The error that tells a caller which environment raised; to be raised from its cause."""
+    return EnvError(env_index, phase, f"{type(error).__name__}: {error}")
+
+
+def complete_spec(layout: ObservationLayout, actions: ActionLayout, num_agents: int, mask_in_info: bool) -> EnvSpec:
+    """The spec of an environment, with the action mask that comes in its infos as one more observation."""
+    mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
+    observations = layout.leaves + mask
+    check_mask(observations, actions.leaves)
+    return EnvSpec(observations, actions.leaves, num_agents)
+
+
+def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
+    """Whether infos hold action masks, as far as can be known without a reset; None: a reset must show it."""
+    if not mask_width(actions.leaves) or any(leaf.kind == "mask" for leaf in layout.leaves):
+        return False
+    declared = find_attribute(env, "action_mask_in_info")
+    return None if declared is None else bool(declared)
+
+
+class _OneEnv:
+    """What both adapters share: layouts, seeding, action masks in infos, closing."""
+
+    def __init__(
+        self, env: Any, env_index: int, context: EnvContext, observation_space: Any, action_space: Any, num_agents: int
+    ) -> None:
+        self.env, self.env_index = env, env_index
+        self._seed = first_seed(context)
+        self._early: tuple[Any, Any] | None = None  # the first reset, when it was done to look for an action mask
+        self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
+        mask_in_info = declares_info_mask(env, self.layout, self.actions)
+        if mask_in_info is None:
+            self._early = self._reset_env()
+            mask_in_info = any(ACTION_MASK in info for info in self._each(self._early[1]))
+        self._mask_in_info = mask_in_info
+        self.spec = complete_spec(self.layout, self.actions, num_agents, mask_in_info)
+
+    def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
+        """The infos of all agents."""
+        return (infos,)
+
+    def _reset_env(self) -> tuple[Any, Any]:
+        """(observation, info); the first time seeded, and taken from the early reset if there was one."""
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
+        seed, self._seed = self._seed, None
+        try:
+            observation, info = self.env.reset(seed=seed)
+        except Exception as error:
+            raise failure(self.env_index, "reset", error) from error
+        return observation, info
+
+    def _read_state(self, info: dict[str, Any], row: int, out: StepArrays) -> None:
+        """What an info says of the observation that comes with it."""
+        if "is_active" in info:
+            out.active[row] = bool(info["is_active"])
+        if self._mask_in_info:
+            out.observations[ACTION_MASK][row] = _flat_mask(info[ACTION_MASK]) if ACTION_MASK in info else 1
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+def _flat_mask(mask: Any) -> Any:
+    """One mask for all discrete actions, also when given as a tuple of one per action."""
+    return np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else mask
+
+
+def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
+    """What an info says of the step that it comes with."""
+    if "num_frames" in info:
+        target.out.frames[row] = info["num_frames"]
+    if "true_reward" in info or "episode_extra_stats" in info:
+        target.infos[row] = info
+
+
+class SingleEnvAdapter(_OneEnv):
+    """One Gymnasium environment: one row."""
+
+    def __init__(self, env: Any, env_index: int, context: EnvContext) -> None:
+        """Adapt `env`, environment `env_index` of its batch.
+
+        Raises:
+            UnsupportedSpaceError: a space that cannot be trained on.
+            EnvError: the early reset failed.
+        """
+        super().__init__(env, env_index, context, env.observation_space, env.action_space, 1)
+        self._step = env.step
+        self._is_plain = self.layout.is_plain
+        self.is_between_episodes = False
+        """The next step ignores its action and starts an episode."""
+
+    def start(self, row: int, target: Target) -> None:
+        """Reset, and write the first observation of an episode."""
+        self.is_between_episodes = False
+        observation, info = self._reset_env()
+        self.layout.write(target.views, row, observation)
+        target.out.fresh[row] = 1
+        self._read_state(info, row, target.out)
+
+    def step(self, action: Any, row: int, target: Target) -> None:
+        """Step once and write the row; one step after a truncation, start the next episode instead."""
+        views, out, _ = target
+        if self.is_between_episodes:
+            out.rewards[row] = 0.0
+            out.frames[row] = 0
+            self.start(row, target)
+            return
+        observation, out.rewards[row], terminated, truncated, info = self._step(action)
+        if info:
+            _read_step(info, row, target)
+        if terminated:
+            out.terminated[row] = 1
+            self.start(row, target)
+            return
+        if self._is_plain:
+            views[0][row] = observation
+        else:
+            self.layout.write(views, row, observation)
+        if info or self._mask_in_info:
+            self._read_state(info, row, out)
+        if truncated:
+            self.is_between_episodes = True
+            out.truncated[row] = out.final[row] = out.active[row] = 1
+
+
+class ParallelEnvAdapter(_OneEnv):
+    """One PettingZoo parallel environment: a row per possible agent, in the order of `possible_agents`.
+
+    An agent that ends before the others is flagged once; from then on its row is inactive, zero and without reward
+    until the environment starts anew, which happens when no agent is left: at once, unless the last to go include
+    truncated ones, whose final observation comes first. An agent that comes late is inactive until then. Nobody comes
+    back within an episode.
+    """
+
+    def __init__(self, env: Any, env_index: int, context: EnvContext) -> None:
+        """Adapt `env`, environment `env_index` of its batch.
+
+        Raises:
+            UnsupportedSpaceError: a space that cannot be trained on, or agents whose spaces differ.
+            EnvError: the early reset failed.
+        """
+        self.agents = tuple(env.possible_agents)
+        if not self.agents:
+            raise UnsupportedSpaceError("possible_agents is empty; name every agent that can take part")
+        observation_space = _same_for_all(self.agents, env.observation_space, "observation", "pad_observations_v0")
+        action_space = _same_for_all(self.agents, env.action_space, "action", "pad_action_space_v0")
+        super().__init__(env, env_index, context, observation_space, action_space, len(self.agents))
+        self._is_alive = [False] * len(self.agents)
+        self._has_ended = [False] * len(self.agents)
+        self.is_between_episodes = False
+        """The next step ignores its actions and starts an episode."""
+
+    def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
+        return list(infos.values())
+
+    def start(self, first_row: int, target: Target) -> None:
+        """Reset, and write the first observation of an episode of every agent that is there from the start."""
+        self.is_between_episodes = False
+        observations, infos = self._reset_env()
+        for i, agent in enumerate(self.agents):
+            self._has_ended[i] = False
+            self._enter_or_blank(i, first_row + i, agent in observations, (observations, infos), target)
+
+    def step(self, actions: Sequence[Any], first_row: int, target: Target) -> None:
+        """Step once and write the rows of all agents."""
+        out, rows = target.out, slice(first_row, first_row + len(self.agents))
+        out.rewards[rows] = 0.0
+        if self.is_between_episodes:
+            out.frames[rows] = 0
+            self.start(first_row, target)
+            return
+        results = self.env.step({agent: actions[i] for i, agent in enumerate(self.agents) if self._is_alive[i]})
+        observations, _, _, _, infos = results
+        present = set(self.env.agents)
+        for i, agent in enumerate(self.agents):
+            is_present = agent in present
+            if self._is_alive[i]:
+                self._write_step(i, first_row + i, is_present, results, target)
+                continue
+            out.frames[first_row + i] = 0
+            comes_late = is_present and agent in observations and not self._has_ended[i]
+            self._enter_or_blank(i, first_row + i, comes_late, (observations, infos), target)
+        if not any(self._is_alive):
+            self.is_between_episodes = bool(out.truncated[rows].any())
+            if not self.is_between_episodes:
+                out.active[rows] = 1
+                self.start(first_row, target)
+
+    def _write_step(self, i: int, row: int, is_present: bool, results: Any, target: Target) -> None:
+        observations, rewards, terminations, truncations, infos = results
+        agent, out = self.agents[i], target.out
+        info = infos.get(agent, {})
+        out.rewards[row] = rewards.get(agent, 0.0)
+        _read_step(info, row, target)
+        is_terminated = terminations.get(agent, not is_present)
+        is_truncated = not is_terminated and truncations.get(agent, False)
+        if is_terminated:
+            out.terminated[row] = 1
+            self._blank(row, target)
+        else:
+            self.layout.write(target.views, row, observations[agent])
+            self._read_state(info, row, out)
+        if is_truncated:
+            out.truncated[row] = out.final[row] = out.active[row] = 1
+        self._has_ended[i] = bool(is_terminated or is_truncated)
+        self._is_alive[i] = not self._has_ended[i]
+
+    def _enter_or_blank(self, i: int, row: int, enters: bool, state: tuple[Any, Any], target: Target) -> None:
+        self._is_alive[i] = enters
+        if not enters:
+            self._blank(row, target)
+            return
+        observations, infos = state
+        self.layout.write(target.views, row, observations[self.agents[i]])
+        target.out.fresh[row] = 1
+        self._read_state(infos.get(self.agents[i], {}), row, target.out)
+
+    def _blank(self, row: int, target: Target) -> None:
+        for view in target.views:
+            view[row] = 0
+        if self._mask_in_info:
+            target.out.observations[ACTION_MASK][row] = 0
+        target.out.active[row] = 0
+
+
+def _same_for_all(agents: tuple[Any, ...], space_of: Any, what: str, remedy: str) -> Any:
+    first = space_of(agents[0])
+    for agent in agents[1:]:
+        if space_of(agent) != first:
+            raise UnsupportedSpaceError(
+                f"agents {agents[0]!r} and {agent!r} have different {what} spaces, {first} and {space_of(agent)}; a "
+                f"policy must fit every agent: wrap the environment with supersuit.{remedy}"
+            )
+    return first

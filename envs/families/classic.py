@@ -1,0 +1,79 @@
+"""Gymnasium's classic control tasks, and CartPole without its velocities, which cannot be played without memory.
+
+Returns to expect: CartPole-v1 500, MountainCar-v0 about -100, MountainCarContinuous-v0 about 95, Acrobot-v1 about -75,
+Pendulum-v1 about -150.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from envs.api import EnvContext, EnvFamily
+from envs.registry import render_arguments, unknown_name
+from utils.options import ConfigError, option
+
+NO_VELOCITY = "classic_cartpole_no_velocity"
+NAMES = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1", NO_VELOCITY)
+POSITION_AND_ANGLE = (0, 2)  # of CartPole's observation
+
+
+@dataclass(frozen=True)
+class ClassicOptions:
+    """How classic control tasks are built."""
+
+    classic_vectorized: bool = option(
+        False,
+        "Step all environments of a batch in one numpy call. Several times faster with many environments, but each "
+        "episode spends one step more on starting anew. CartPole only",
+    )
+
+
+def make(name: str, options: ClassicOptions, context: EnvContext) -> Any:
+    """Build one task, or with `classic_vectorized` a `VectorEnv` of them."""
+    import gymnasium
+
+    _check_name(name)
+    env_id = "CartPole-v1" if name == NO_VELOCITY else name
+    if options.classic_vectorized:
+        if name == NO_VELOCITY or gymnasium.spec(env_id).vector_entry_point is None:
+            raise ConfigError(f"--classic_vectorized=True is not possible with --env={name}; it is with CartPole-v1")
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return gymnasium.make_vec(env_id, context.vector_size, mode, **render_arguments(context))
+    env = gymnasium.make(env_id, disable_env_checker=True, **render_arguments(context))
+    if name == NO_VELOCITY:
+        from envs.wrappers import SelectObservation
+
+        return SelectObservation(env, POSITION_AND_ANGLE)
+    return env
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """A small network without memory on normalised observations; starting points, to be tuned."""
+    _check_name(name)
+    values: dict[str, Any] = {
+        "encoder": "mlp",
+        "mlp_layers": "64,64",
+        "encoder_extra_fc_layers": 0,
+        "nonlinearity": "tanh",
+        "use_rnn": False,
+        "normalize_input": True,
+        "num_envs_per_worker": 16,
+        "learning_rate": 1e-3,
+    }
+    if name == NO_VELOCITY:
+        return values | {"use_rnn": True, "hidden_size": 64}
+    if name == "Pendulum-v1":
+        return values | {"normalize_returns": True, "adaptive_stddev": False, "exploration_loss_coeff": 0.0}
+    if name == "MountainCarContinuous-v0":
+        return values | {"adaptive_stddev": False}
+    return values
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name of this prefix that is no task; ids were found by Gymnasium already."""
+    if name.startswith("classic") and name != NO_VELOCITY:
+        raise unknown_name(name, NAMES)
+
+
+FAMILY = EnvFamily(make, ClassicOptions, defaults, NAMES)

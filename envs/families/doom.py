@@ -1,0 +1,87 @@
+"""Doom through ViZDoom: the scenarios that come with it, and those of a folder of the user's own.
+
+`doom_<x>` plays `<x>.cfg`, sought first in `--doom_scenarios_dir` and then among ViZDoom's scenarios. Each environment
+is an engine process of its own. What the player can do and is told besides the picture stands in
+`envs/simulators/doom_scenarios.py`; a scenario that is not listed there gets both from its `.cfg`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from envs.api import EnvContext, EnvFamily
+from utils.options import option
+
+NAMES = (
+    "doom_basic",
+    "doom_my_way_home",
+    "doom_deadly_corridor",
+    "doom_defend_the_center",
+    "doom_defend_the_line",
+    "doom_health_gathering",
+    "doom_health_gathering_supreme",
+    "doom_take_cover",
+    "doom_predict_position",
+    "doom_deathmatch",
+)
+
+# Rewards of a kill, of a hundredth of health or of an episode differ by orders of magnitude between scenarios. Scaled
+# like this, a good policy's return per hundred steps is of the order of 1 to 10.
+_REWARD_SCALES = {
+    "doom_my_way_home": 1.0,
+    "doom_defend_the_center": 1.0,
+    "doom_defend_the_line": 1.0,
+    "doom_predict_position": 1.0,
+    "doom_deathmatch": 0.1,
+    "doom_battle": 1.0,
+    "doom_battle2": 1.0,
+}
+
+
+@dataclass(frozen=True)
+class DoomOptions:
+    """What a policy sees of the game and how often it acts."""
+
+    env_frameskip: int = option(4, "Tics, of 1/35 s, that one action covers", minimum=1)
+    env_framestack: int = option(1, "Pictures of the last steps that the policy sees together", minimum=1)
+    res_w: int = option(128, "Width of the picture that the policy sees", minimum=8, maximum=1920)
+    res_h: int = option(72, "Height of the picture that the policy sees", minimum=8, maximum=1440)
+    wide_aspect_ratio: bool = option(
+        False,
+        "Let the engine draw 16:9 instead of 4:3: the player sees more to both sides, and drawing takes about a "
+        "quarter longer. The picture is resized to res_w x res_h in either case",
+    )
+    doom_scenarios_dir: str = option(
+        "", "Folder with scenarios of your own: <x>.cfg and the .wad that it names are played as doom_<x>"
+    )
+
+
+def make(name: str, options: DoomOptions, context: EnvContext) -> Any:
+    """Build one environment; its engine starts with the first reset.
+
+    Raises:
+        ConfigError: the scenario's files are missing or cannot be read.
+    """
+    from envs.simulators.doom_env import DoomEnv
+
+    return DoomEnv(name.removeprefix("doom_"), options, context.render_mode)
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Values a Doom run starts from."""
+    return {
+        "encoder": "conv_simple",
+        "hidden_size": 512,
+        "use_rnn": True,
+        "rnn_type": "gru",
+        "obs_scale": 255.0,
+        "reward_scale": _REWARD_SCALES.get(name, 0.01),
+        "ppo_clip_value": 0.2,
+        "exploration_loss": "symmetric_kl",
+        "exploration_loss_coeff": 0.001,
+        "num_envs_per_worker": 8,
+    }
+
+
+FAMILY = EnvFamily(make=make, config=DoomOptions, defaults=defaults, names=NAMES)

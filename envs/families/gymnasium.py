@@ -1,0 +1,23 @@
+"""Any environment that is registered with Gymnasium, as it stands: the family of ids that have none of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.api import EnvContext, EnvFamily
+from envs.registry import NoOptions, render_arguments
+
+
+def make(name: str, options: NoOptions, context: EnvContext) -> Any:
+    """Build the environment that Gymnasium knows by this id."""
+    import gymnasium
+
+    return gymnasium.make(name, disable_env_checker=True, **render_arguments(context))
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Nothing is known of the environment: every option starts from its own default."""
+    return {}
+
+
+FAMILY = EnvFamily(make, NoOptions, defaults)

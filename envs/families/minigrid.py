@@ -1,0 +1,63 @@
+"""MiniGrid: small grid worlds (MiniGrid-DoorKey-5x5-v0 ...), of which the agent sees a square before it.
+
+The mission text is dropped. Where it says nothing new, as in Empty, DoorKey, Unlock, KeyCorridor or Memory, nothing is
+lost; where it chooses the goal, as in Fetch, GoToDoor, GoToObject or PutNear, the task becomes one of guessing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.api import EnvContext, EnvFamily
+from envs.registry import NoOptions
+
+NAMES = (
+    "MiniGrid-Empty-5x5-v0",
+    "MiniGrid-Empty-8x8-v0",
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-DoorKey-6x6-v0",
+    "MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-FourRooms-v0",
+    "MiniGrid-KeyCorridorS3R3-v0",
+    "MiniGrid-LavaGapS7-v0",
+    "MiniGrid-MemoryS7-v0",
+    "MiniGrid-MultiRoom-N2-S4-v0",
+    "MiniGrid-SimpleCrossingS9N1-v0",
+    "MiniGrid-Unlock-v0",
+)
+
+# What matters there is soon out of sight: a cue, a key's place, which rooms were visited.
+_NEEDS_MEMORY = ("Memory", "FourRooms", "KeyCorridor", "LockedRoom", "MultiRoom", "ObstructedMaze", "RedBlueDoor")
+
+
+def make(name: str, options: NoOptions, context: EnvContext) -> Any:
+    """Build one task by its Gymnasium id.
+
+    Its observations are `image`, uint8 [3, 7, 7]: the kind, colour and state of each cell in view as a small number
+    (kinds count to 10), and `direction`, which way the agent looks.
+    """
+    import gymnasium
+    import minigrid  # noqa: F401 - registers the ids
+
+    from envs.simulators.minigrid_view import SymbolsOnly
+
+    return SymbolsOnly(gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True))
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Values a MiniGrid run starts from."""
+    return {
+        "encoder": "minigrid_tiny",
+        "encoder_extra_fc_layers": 1,
+        "hidden_size": 128,
+        "nonlinearity": "relu",
+        "obs_scale": 5.0,
+        "use_rnn": any(word in name for word in _NEEDS_MEMORY),
+        "exploration_loss_coeff": 0.01,
+        "learning_rate": 5e-4,
+        "batch_size": 1024,
+        "num_envs_per_worker": 16,
+    }
+
+
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)

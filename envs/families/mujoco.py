@@ -1,0 +1,65 @@
+"""MuJoCo: Gymnasium's continuous control tasks (HalfCheetah-v5, Hopper-v5 ...), as they are.
+
+An episode of the walking robots is truncated after 1000 steps; one step counts as one frame, whatever the physics
+does inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.api import EnvContext, EnvFamily
+from envs.registry import NoOptions
+
+NAMES = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+)
+
+
+def make(name: str, options: NoOptions, context: EnvContext) -> Any:
+    """Build one task by its Gymnasium id."""
+    import gymnasium
+    import mujoco  # noqa: F401 - said here, so that a missing package is reported by its own name
+
+    return gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True)
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Values a MuJoCo run starts from: small networks, little data at a time, each used several times."""
+    return {
+        "encoder": "mlp",
+        "mlp_layers": "64,64",
+        "encoder_extra_fc_layers": 0,
+        "nonlinearity": "tanh",
+        "use_rnn": False,
+        "adaptive_stddev": False,
+        "normalize_input": True,
+        "normalize_returns": True,
+        "with_vtrace": False,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "learning_rate": 3e-4,
+        "lr_schedule": "linear_decay",
+        "rollout": 64,
+        "batch_size": 256,
+        "num_batches_per_iteration": 8,
+        "ppo_epochs": 8,
+        "ppo_clip_ratio": 0.2,
+        "ppo_clip_value": 1000.0,
+        "exploration_loss_coeff": 0.0,
+        "max_grad_norm": 0.5,
+        "num_envs_per_worker": 8,
+    }
+
+
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)

@@ -1,0 +1,330 @@
+"""From the name in `--env` to environments: which family it belongs to, and how a batch of them is built.
+
+A name is, in this order:
+
+* `my_package.my_module:make_env`: a factory of the user's, imported from the folder the program was started in;
+* `<prefix>_<rest>`: the family of `envs/families/<prefix>.py`, imported now and not before, or one that was registered;
+* an id that Gymnasium knows: the family its entry point suggests, else the general family `gymnasium`.
+
+A family registered in one process is unknown to another. `ResolvedEnv` pickles with all that it takes to build the
+environment elsewhere, lambdas included: hand it over, not the name, and `make_batch_env` works in any child. (The form
+with ":" and the families of this folder work by name everywhere.) Python's table of modules is the only state: to
+register a family is to provide the module `envs.families.<prefix>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import envs.families
+from envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
+from utils.options import ConfigError
+
+_FAMILIES = "envs.families"
+_GENERAL = "gymnasium"  # the family of every id that has none of its own
+
+# Ids that Gymnasium knows only once their package was imported, which is their family's business.
+_FAMILY_BY_ID_START = (("ALE/", "atari"), ("MiniGrid-", "minigrid"), ("BabyAI-", "minigrid"))
+_FAMILY_BY_ENTRY_POINT = (
+    ("gymnasium.envs.classic_control", "classic"),
+    ("gymnasium.envs.box2d", "box2d"),
+    ("gymnasium.envs.mujoco", "mujoco"),
+    ("minigrid.", "minigrid"),
+    ("ale_py.", "atari"),
+)
+_PACKAGE_OF_MODULE = types.MappingProxyType(
+    {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
+)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a family that adds none."""
+
+
+class ResolvedEnv(NamedTuple):
+    """An environment's name and the family that builds it. Pickles for any other process of this program."""
+
+    family: EnvFamily
+    family_name: str
+    name: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle  # takes lambdas and classes of the main module along by value
+
+        return _unpickle, (sys.path[:], self.family_name, self.name, cloudpickle.dumps(tuple(self.family)))
+
+
+def _unpickle(import_path: list[str], family_name: str, name: str, pickled_family: bytes) -> ResolvedEnv:
+    import cloudpickle
+
+    sys.path.extend(folder for folder in import_path if folder not in sys.path)
+    family = EnvFamily(*cloudpickle.loads(pickled_family))
+    if ":" not in name and _load(family_name) is None:
+        register_env_family(family_name, family)
+    return ResolvedEnv(family, family_name, name)
+
+
+def register_env_family(prefix: str, family: EnvFamily) -> None:
+    """Make `--env=<prefix>` and `--env=<prefix>_<anything>` known to this process; a later call replaces the family.
+
+    Raises:
+        ConfigError: the prefix is empty, holds one of "./:" or belongs to a family of this folder.
+    """
+    if not prefix or set("./:") & set(prefix):
+        raise ConfigError(f"cannot register the environment prefix {prefix!r}; leave out dots, slashes and colons")
+    if prefix in _families_here():
+        raise ConfigError(f"cannot register the environment prefix {prefix!r}: envs/families/{prefix}.py has it")
+    module = types.ModuleType(f"{_FAMILIES}.{prefix}")
+    module.FAMILY = family  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+
+
+def register_env(name: str, factory: Callable[..., Any]) -> None:
+    """Make `--env=<name>` known to this process.
+
+    Args:
+        name: what to type.
+        factory: gives an environment; called with those fields of `EnvContext` that it names, see `call_factory`.
+    """
+    register_env_family(name, _family_of_factory(name, factory))
+
+
+def resolve(name: str) -> ResolvedEnv:
+    """Find the family of an environment by its name.
+
+    Raises:
+        ConfigError: nobody knows the name; the message has the closest ones.
+    """
+    if not name:
+        raise ConfigError("--env is required, for example --env=CartPole-v1 or --env=doom_basic")
+    if ":" in name:
+        return ResolvedEnv(_import_factory(name), name.partition(":")[0], name)
+    for prefix in _prefixes(name):
+        family = _load(prefix)
+        if family is not None:
+            return ResolvedEnv(family, prefix, name)
+    family_name = _family_of_id(name)
+    family = _load(family_name) if family_name else None
+    if family_name is None or family is None:
+        raise unknown_name(name, _known_names())
+    return ResolvedEnv(family, family_name, name)
+
+
+def make_batch_env(env: str | ResolvedEnv, family_options: Any, contexts: Sequence[EnvContext]) -> BatchEnv:
+    """Build one environment per context, to be reset, stepped and closed together.
+
+    Args:
+        env: the name, or what `resolve` found for it.
+        family_options: an instance of the family's `config`; None: its defaults.
+        contexts: which of all environments of the run these are. `vector_size` is set here.
+
+    Raises:
+        ConfigError: the name is unknown, or a package is not installed.
+        UnsupportedSpaceError: a space that cannot be trained on.
+        EnvError: an environment could not be built, with its index and the cause.
+    """
+    resolved = resolve(env) if isinstance(env, str) else env
+    options = resolved.family.config() if family_options is None else family_options
+    contexts = [context._replace(vector_size=len(contexts)) for context in contexts]
+    built: list[Any] = []
+    try:
+        for context in contexts:
+            built.append(resolved.family.make(resolved.name, options, context))
+            if _is_vector_env(built[0]):
+                break
+        return _adapt(built, contexts)
+    except Exception as error:
+        _close_quietly(built)
+        missing = _missing_package(error)
+        if missing is not None:
+            raise ConfigError(f"--env={resolved.name} needs {missing}") from error
+        if isinstance(error, ConfigError | EnvError | UnsupportedSpaceError):
+            raise
+        raise EnvError(len(built), "make", f"{type(error).__name__}: {error}") from error
+
+
+def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
+    """What a batch of these environments will exchange: build one, look, close it."""
+    batch = make_batch_env(env, family_options, [EnvContext(seed=0)])
+    spec = batch.spec
+    batch.close()
+    return spec
+
+
+def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody knows."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=4, cutoff=0.5)]
+    suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
+    return ConfigError(
+        f"unknown environment --env={name}; {suggestion} An environment of your own is known as "
+        f"my_package.my_module:make_env, or after envs.registry.register_env(name, factory)"
+    )
+
+
+def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) -> Any:
+    """Call a factory with those of these that it has parameters for; `**kwargs` gets all of them.
+
+    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself.
+
+    Raises:
+        ConfigError: it requires something else.
+    """
+    fields = context._asdict()
+    offered = {**fields, "env_config": fields, "context": context}
+    parameters = inspect.signature(factory).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return factory(**offered)
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    unknown = [parameter for parameter in required if parameter not in offered]
+    if unknown:
+        raise ConfigError(
+            f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}"
+        )
+    return factory(**{parameter.name: offered[parameter.name] for parameter in parameters if parameter.name in offered})
+
+
+def render_arguments(context: EnvContext) -> dict[str, Any]:
+    """What `gymnasium.make` is told about rendering; nothing when nobody watches, for not every environment renders."""
+    return {} if context.render_mode is None else {"render_mode": context.render_mode}
+
+
+@dataclass(frozen=True)
+class _FromFactory:
+    """`EnvFamily.make` of an environment that a single factory builds."""
+
+    factory: Callable[..., Any]
+
+    def __call__(self, name: str, options: Any, context: EnvContext) -> Any:
+        return call_factory(self.factory, context, name)
+
+
+@dataclass(frozen=True)
+class _FromImport:
+    """`EnvFamily.make` of the form module:attribute. Pickles by name: another process imports for itself."""
+
+    folder: str
+
+    def __call__(self, name: str, options: Any, context: EnvContext) -> Any:
+        return call_factory(_imported(name, self.folder), context, name)
+
+
+def _no_defaults(name: str) -> dict[str, Any]:
+    return {}
+
+
+def _family_of_factory(name: str, factory: Callable[..., Any]) -> EnvFamily:
+    return EnvFamily(_FromFactory(factory), NoOptions, _no_defaults, (name,))
+
+
+def _import_factory(name: str) -> EnvFamily:
+    folder = str(Path.cwd())
+    _imported(name, folder)  # what is wrong with it is said before any process starts
+    return EnvFamily(_FromImport(folder), NoOptions, _no_defaults, (name,))
+
+
+def _imported(name: str, folder: str) -> Callable[..., Any]:
+    """The factory of `module:attribute`, or of `module:Id-v0` for an id that the module registers with Gymnasium."""
+    module_name, _, attribute = name.partition(":")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"--env={name}: cannot import {module_name!r} from {folder}: {reason}") from error
+    factory = getattr(module, attribute, None)
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    import gymnasium
+
+    if attribute in gymnasium.registry:
+        return lambda **offered: gymnasium.make(attribute, **render_arguments(offered["context"]))
+    close = difflib.get_close_matches(attribute, dir(module), n=1)
+    suggestion = f"; did you mean {module_name}:{close[0]}?" if close else ""
+    raise ConfigError(f"--env={name}: {module_name!r} has no function or class {attribute!r}{suggestion}")
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a_b_c` -> a_b_c, a_b, a: the longest registered one wins."""
+    words = name.split("_")
+    return ["_".join(words[:count]) for count in range(len(words), 0, -1)]
+
+
+def _families_here() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(envs.families.__path__)]
+
+
+def _load(prefix: str) -> EnvFamily | None:
+    module = sys.modules.get(f"{_FAMILIES}.{prefix}")
+    if module is None and prefix in _families_here():
+        module = importlib.import_module(f"{_FAMILIES}.{prefix}")
+    return getattr(module, "FAMILY", None)
+
+
+def _family_of_id(name: str) -> str | None:
+    for start, family_name in _FAMILY_BY_ID_START:
+        if name.startswith(start):
+            return family_name
+    import gymnasium
+
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        return None
+    entry_point = spec.entry_point if isinstance(spec.entry_point, str) else ""
+    return next((family for start, family in _FAMILY_BY_ENTRY_POINT if entry_point.startswith(start)), _GENERAL)
+
+
+def _known_names() -> list[str]:
+    import gymnasium
+
+    registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
+    families = [_load(prefix) for prefix in {*registered, *_families_here()}]
+    return [*gymnasium.registry, *(name for family in families if family is not None for name in family.names)]
+
+
+def _is_vector_env(env: Any) -> bool:
+    from gymnasium.vector import VectorEnv
+
+    return isinstance(env, VectorEnv)
+
+
+def _adapt(built: list[Any], contexts: list[EnvContext]) -> BatchEnv:
+    from envs.vector.native import VectorEnvAdapter
+    from envs.vector.serial import SerialVecEnv
+
+    return VectorEnvAdapter(built[0], contexts) if _is_vector_env(built[0]) else SerialVecEnv(built, contexts)
+
+
+def _close_quietly(built: list[Any]) -> None:
+    """Close environments of a batch that will not be; what matters is why."""
+    for env in built:
+        try:
+            env.close()
+        except Exception:
+            continue
+
+
+def _missing_package(error: Exception) -> str | None:
+    """What to install, when that is what the error means."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        package = _PACKAGE_OF_MODULE.get(module, module)
+        return f"{module}, which is not installed: pip install {package}"
+    if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own; its text has the pip line
+        return f"a package that is not installed: {error}"
+    return None

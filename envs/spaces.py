@@ -1,0 +1,323 @@
+"""Spaces of Gymnasium turned into plain leaves, and values carried over in both directions.
+
+An observation is written straight into the row where it will be read: a layout offers *views*, the caller's arrays
+with their axes in the environment's own order, so that moving channels first costs nothing but the strides of the copy.
+Actions come as numbers, [E, W], and are converted for all rows at once.
+
+Letters:  E = agent rows,  W = numbers that store one action,  C, H, W of an image = channels, height, width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from envs.api import ACTION_MASK, ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+
+# A bound beyond this says "unbounded" in other words: nobody's policy is meant to be stretched that far.
+UNBOUNDED = 1e10
+
+# Dtypes that are stored as another one: nobody uses their precision, or tensor libraries do not know them.
+_STORED_AS = MappingProxyType(
+    {
+        "float64": "float32",
+        "float128": "float32",
+        "bool": "uint8",
+        "uint16": "int32",
+        "uint32": "int64",
+        "uint64": "int64",
+    }
+)
+
+
+class _Part(NamedTuple):
+    """One leaf of an observation and how its value is found and laid out."""
+
+    leaf: ObservationLeaf
+    path: tuple[str, ...]  # keys from the observation down to the value
+    native_shape: tuple[int, ...]  # of the value as the environment gives it
+    channels_last: bool
+    offset: Any  # what a categorical value counts from; None: zero
+
+
+class ObservationLayout:
+    """How observations of one space are stored. `write` takes one row or, with a slice, a batch of them."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._parts = tuple(_parts(space, ()))
+        self.leaves = tuple(part.leaf for part in self._parts)
+        names = [leaf.name for leaf in self.leaves]
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise UnsupportedSpaceError(f"two observations are both named {sorted(repeated)}; rename a key of {space}")
+        first = self._parts[0]
+        self.is_plain = len(self._parts) == 1 and not first.path and first.offset is None
+        """A single array: `views[0][row] = observation` is all that `write` would do."""
+
+    def views(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The arrays [E, ...] by leaf, as views shaped like the environment's own values."""
+        return [_native_view(arrays[part.leaf.name], part) for part in self._parts]
+
+    def write(self, views: list[np.ndarray], rows: int | slice, observation: Any) -> None:
+        """Store an observation in row `rows` of the views, or a batch of observations in a slice of rows."""
+        for view, part in zip(views, self._parts, strict=True):
+            value = observation
+            for key in part.path:
+                value = value[key]
+            view[rows] = value if part.offset is None else value - part.offset
+
+
+def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[_Part]:
+    if isinstance(space, spaces.Dict):
+        if not space.spaces:
+            raise UnsupportedSpaceError(f"the observation {_where(path)} is an empty Dict; give it at least one key")
+        for key, sub_space in space.spaces.items():
+            yield from _parts(sub_space, (*path, key))
+        return
+    if 0 in (space.shape or ()):
+        raise UnsupportedSpaceError(f"the observation {_where(path)} has no entries: {space}; leave its key out")
+    name = "/".join(map(str, path)) or "obs"
+    if name == ACTION_MASK:
+        yield _mask_part(space, path)
+    elif isinstance(space, spaces.Box):
+        yield _box_part(space, name, path)
+    elif isinstance(space, spaces.Discrete):
+        leaf = ObservationLeaf(name, (1,), "int32", "categorical", int(space.n))
+        yield _Part(leaf, path, (), False, int(space.start) or None)
+    elif isinstance(space, spaces.MultiDiscrete):
+        leaf = ObservationLeaf(name, space.shape, "int32", "categorical", int(space.nvec.max()))
+        yield _Part(leaf, path, space.shape, False, space.start if np.any(space.start) else None)
+    elif isinstance(space, spaces.MultiBinary):
+        yield _Part(ObservationLeaf(name, space.shape, "int8", "vector"), path, space.shape, False, None)
+    else:
+        raise UnsupportedSpaceError(f"the observation {_where(path)} is {space}; {_observation_remedy(space, path)}")
+
+
+def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> _Part:
+    if not isinstance(space, spaces.Box | spaces.MultiBinary):
+        raise UnsupportedSpaceError(
+            f"the observation {ACTION_MASK!r} is {space}; make it a MultiBinary with one entry per choice of every "
+            f"discrete action, one action after the other"
+        )
+    size = _entries(space.shape)
+    return _Part(ObservationLeaf(ACTION_MASK, (size,), "uint8", "mask"), path, space.shape, False, None)
+
+
+def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> _Part:
+    shape, dtype = space.shape, space.dtype.name
+    stored = _STORED_AS.get(dtype, dtype)
+    if dtype != "uint8" or not 2 <= len(shape) <= 4:
+        return _Part(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, False, None)
+    if len(shape) == 2:
+        return _Part(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, False, None)
+    # The channels are the shorter of the two outer axes of a picture; Gymnasium puts them last.
+    channels_last = shape[-1] <= shape[-3]
+    height, width, channels = shape[-3:] if channels_last else (shape[-2], shape[-1], shape[-3])
+    frames = shape[0] if len(shape) == 4 else 1  # stacked pictures: each brings its channels
+    leaf = ObservationLeaf(name, (frames * channels, height, width), stored, "image")
+    return _Part(leaf, path, shape, channels_last, None)
+
+
+def _native_view(array: np.ndarray, part: _Part) -> np.ndarray:
+    shape = part.native_shape
+    if not part.channels_last:
+        return array.reshape(array.shape[0], *shape)
+    *frames, height, width, channels = shape
+    return np.moveaxis(array.reshape(array.shape[0], *frames, channels, height, width), -3, -1)
+
+
+def _entries(shape: Sequence[int]) -> int:
+    return math.prod(shape)
+
+
+def _where(path: tuple[str, ...]) -> str:
+    return repr("/".join(map(str, path))) if path else "space"
+
+
+def _observation_remedy(space: spaces.Space[Any], path: tuple[str, ...]) -> str:
+    if isinstance(space, spaces.Text) and path:
+        return "text is not learned from: drop it with gymnasium.wrappers.FilterObservation(env, [the other keys])"
+    if isinstance(space, spaces.Text):
+        return "turn the text into numbers with gymnasium.wrappers.TransformObservation"
+    if isinstance(space, spaces.Tuple):
+        return "name its parts: turn it into a Dict with gymnasium.wrappers.TransformObservation"
+    return (
+        "it can be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of those: convert it with "
+        "gymnasium.wrappers.TransformObservation"
+    )
+
+
+def mask_width(leaves: tuple[ActionLeaf, ...]) -> int:
+    """Entries of an action mask: the choices of every discrete leaf, one after the other; 0 when there are none."""
+    return sum(leaf.size for leaf in leaves if leaf.kind == "discrete")
+
+
+def check_mask(observations: tuple[ObservationLeaf, ...], actions: tuple[ActionLeaf, ...]) -> None:
+    """Refuse an action mask that does not fit the action space.
+
+    Raises:
+        UnsupportedSpaceError: it has too many or too few entries.
+    """
+    for leaf in observations:
+        if leaf.kind == "mask" and leaf.shape != (mask_width(actions),):
+            raise UnsupportedSpaceError(
+                f"{ACTION_MASK} has {leaf.shape[0]} entries and the action space {mask_width(actions)} discrete "
+                f"choices; give one entry per choice of every discrete action, one action after the other"
+            )
+
+
+class _DiscretePart:
+    """One column that holds an index -> int64."""
+
+    def __init__(self, space: spaces.Discrete, column: int) -> None:
+        self._column, self._start = column, int(space.start)
+        self.leaves = (ActionLeaf("discrete", int(space.n)),)
+
+    def batched(self, actions: np.ndarray) -> np.ndarray:
+        index = actions[:, self._column].astype(np.int64)
+        return index + self._start if self._start else index
+
+    rows = batched
+
+
+class _EntriesPart:
+    """Several columns of indices -> an integer array, for MultiDiscrete and MultiBinary."""
+
+    def __init__(self, space: spaces.MultiDiscrete | spaces.MultiBinary, column: int) -> None:
+        self._space, self._shape = space, space.shape
+        sizes = space.nvec.ravel() if isinstance(space, spaces.MultiDiscrete) else [2] * _entries(space.shape)
+        self._start = getattr(space, "start", None)
+        self._columns = slice(column, column + len(sizes))
+        self.leaves = tuple(ActionLeaf("discrete", int(size)) for size in sizes)
+
+    def batched(self, actions: np.ndarray) -> np.ndarray:
+        indices = actions[:, self._columns].astype(self._space.dtype).reshape(-1, *self._shape)
+        return indices if self._start is None else indices + self._start
+
+    rows = batched
+
+
+class _ContinuousPart:
+    """Columns in policy units -> numbers within the bounds of a Box."""
+
+    def __init__(self, space: spaces.Box, column: int) -> None:
+        low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+        low, high = np.where(low < -UNBOUNDED, -np.inf, low), np.where(high > UNBOUNDED, np.inf, high)
+        is_bounded = np.isfinite(low) & np.isfinite(high)
+        self._clip_low, self._clip_high = np.where(is_bounded, -1.0, low), np.where(is_bounded, 1.0, high)
+        with np.errstate(invalid="ignore"):  # inf - inf, in entries that are not stretched
+            self._scale = np.where(is_bounded, (high - low) / 2, 1.0)
+            self._centre = np.where(is_bounded, (high + low) / 2, 0.0)
+        self._space, self._columns = space, slice(column, column + low.size)
+        self.leaves = (ActionLeaf("continuous", low.size, tuple(low.tolist()), tuple(high.tolist())),)
+
+    def batched(self, actions: np.ndarray) -> np.ndarray:
+        numbers = np.clip(actions[:, self._columns], self._clip_low, self._clip_high) * self._scale + self._centre
+        numbers = numbers.astype(self._space.dtype).reshape(-1, *self._space.shape)
+        return np.clip(numbers, self._space.low, self._space.high, out=numbers)  # rounding may have left the bounds
+
+    rows = batched
+
+
+class _TuplePart:
+    """Parts side by side -> a tuple of them."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+        self.leaves = tuple(leaf for part in parts for leaf in part.leaves)
+
+    def batched(self, actions: np.ndarray) -> tuple[Any, ...]:
+        return tuple(part.batched(actions) for part in self._parts)
+
+    def rows(self, actions: np.ndarray) -> Iterable[tuple[Any, ...]]:
+        return zip(*(part.rows(actions) for part in self._parts), strict=True)
+
+
+class _DictPart:
+    """Parts side by side -> a dict of them."""
+
+    def __init__(self, keys: list[str], parts: list[Any]) -> None:
+        self._keys, self._tuple = keys, _TuplePart(parts)
+        self.leaves = self._tuple.leaves
+
+    def batched(self, actions: np.ndarray) -> dict[str, Any]:
+        return dict(zip(self._keys, self._tuple.batched(actions), strict=True))
+
+    def rows(self, actions: np.ndarray) -> Iterable[dict[str, Any]]:
+        return [dict(zip(self._keys, row, strict=True)) for row in self._tuple.rows(actions)]
+
+
+class ActionLayout:
+    """How actions of one space are numbered, and turned back into what `env.step` expects."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._root = _action_part(space, 0)
+        self.leaves: tuple[ActionLeaf, ...] = self._root.leaves
+        self.width = _width(self.leaves)
+
+    def rows(self, actions: np.ndarray) -> Iterable[Any]:
+        """[E, W] -> one action per row, as a single environment takes it."""
+        rows: Iterable[Any] = self._root.rows(actions)
+        return rows
+
+    def batched(self, actions: np.ndarray) -> Any:
+        """[E, W] -> all actions in one value of the batched space, as a vectorised environment takes them."""
+        return self._root.batched(actions)
+
+
+def _width(leaves: tuple[ActionLeaf, ...]) -> int:
+    return sum(1 if leaf.kind == "discrete" else leaf.size for leaf in leaves)
+
+
+def _action_part(space: spaces.Space[Any], column: int) -> Any:
+    if isinstance(space, spaces.Discrete):
+        return _DiscretePart(space, column)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and _entries(space.shape):
+        return _EntriesPart(space, column)
+    if isinstance(space, spaces.Box) and _entries(space.shape) and np.issubdtype(space.dtype, np.floating):
+        return _ContinuousPart(space, column)
+    if isinstance(space, spaces.Tuple | spaces.Dict) and len(space.spaces):
+        sub_spaces = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        parts: list[Any] = []
+        for sub_space in sub_spaces:
+            parts.append(_action_part(sub_space, column))
+            column += _width(parts[-1].leaves)
+        return _DictPart(list(space.spaces), parts) if isinstance(space, spaces.Dict) else _TuplePart(parts)
+    if isinstance(space, spaces.Box) and _entries(space.shape):
+        remedy = "whole numbers are a choice: offer them as MultiDiscrete, with gymnasium.wrappers.TransformAction"
+    else:
+        remedy = (
+            "it can be Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Tuple or Dict of those: convert it "
+            "with gymnasium.wrappers.TransformAction"
+        )
+    raise UnsupportedSpaceError(f"the action space is or holds {space}; {remedy}")
+
+
+def random_actions(
+    leaves: tuple[ActionLeaf, ...], rng: np.random.Generator, num_rows: int, mask: np.ndarray | None = None
+) -> np.ndarray:
+    """Actions [num_rows, W] drawn evenly: among the allowed choices, and over [-1, 1] in policy units.
+
+    Args:
+        leaves: the action space.
+        rng: where the numbers come from.
+        num_rows: how many actions.
+        mask: [num_rows, M] 0 where a choice is forbidden; a leaf whose choices are all forbidden counts as all allowed.
+    """
+    columns: list[np.ndarray] = []
+    choice = 0
+    for leaf in leaves:
+        if leaf.kind == "continuous":
+            columns.append(rng.uniform(-1.0, 1.0, (num_rows, leaf.size)))
+            continue
+        scores = rng.random((num_rows, leaf.size))
+        if mask is not None:
+            scores += mask[:, choice : choice + leaf.size] != 0
+        columns.append(scores.argmax(axis=1)[:, None])
+        choice += leaf.size
+    return np.concatenate(columns, axis=1).astype(np.float32)

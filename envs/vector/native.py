@@ -1,0 +1,197 @@
+"""An environment that is vectorised already, as a `BatchEnv`: one call of Gymnasium's `VectorEnv` steps every row.
+
+A `VectorEnv` with next-step autoreset shows the last observation of every episode, terminated ones too, and starts the
+next episode in the step after it, whose action it ignores. That is what `final` says to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from envs.adapters import complete_spec, declares_info_mask, failure, fill_common_case, first_seed
+from envs.api import ACTION_MASK, EnvContext, RewardShaping, StepArrays, TrainingProgressListener
+from envs.spaces import ActionLayout, ObservationLayout, random_actions
+from envs.wrappers import find_ability
+from utils.options import ConfigError
+
+EVERY_ROW = slice(None)
+_ROW_INFO_KEYS = ("true_reward", "episode_extra_stats")
+
+
+class VectorEnvAdapter:
+    """A Gymnasium `VectorEnv` with next-step autoreset: one row per environment.
+
+    Gymnasium's own vectors of single environments are seeded one by one, like the serial backend, so that both play the
+    same episodes; one that was vectorised by its authors takes a single seed, that of its first environment. Which of
+    its environments raised is not known: errors name the first.
+    """
+
+    def __init__(self, env: Any, contexts: Sequence[EnvContext]) -> None:
+        """Adapt an environment built for the first of `contexts`.
+
+        Raises:
+            ConfigError: another autoreset mode, or not one environment per context.
+            UnsupportedSpaceError: a space that cannot be trained on.
+        """
+        mode = env.metadata.get("autoreset_mode")
+        if mode != AutoresetMode.NEXT_STEP:
+            raise ConfigError(
+                f"{env} has autoreset_mode {mode}, but the last observation of a truncated episode must be a step of "
+                f"its own; build it with autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP"
+            )
+        if env.num_envs != len(contexts):
+            raise ConfigError(
+                f"the factory returned a VectorEnv of {env.num_envs} environments where {len(contexts)} step together; "
+                f"build as many as the field vector_size of its context says"
+            )
+        self.env, self.num_envs = env, len(contexts)
+        self._seed: int | list[int | None] | None = first_seed(contexts[0])
+        if contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
+            self._seed = [first_seed(context) for context in contexts]
+        self._early: tuple[Any, dict[str, Any]] | None = None
+        self._layout = ObservationLayout(env.single_observation_space)
+        self._actions = ActionLayout(env.single_action_space)
+        mask_in_info = declares_info_mask(env, self._layout, self._actions)
+        if mask_in_info is None:
+            self._early = self._reset_env()
+            mask_in_info = ACTION_MASK in self._early[1]
+        self._mask_in_info = mask_in_info
+        self.spec = complete_spec(self._layout, self._actions, 1, mask_in_info)
+        self._has_ended = np.zeros(self.num_envs, np.bool_)
+        self._is_closed = False
+
+    def reset(self, out: StepArrays) -> None:
+        """Start new episodes everywhere, see `BatchEnv`."""
+        observations, infos = self._reset_env()
+        self._has_ended = np.zeros(self.num_envs, np.bool_)
+        self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
+        out.fresh.fill(1)
+        out.final.fill(0)
+        out.active.fill(1)
+        self._read_state(infos, out)
+
+    def _reset_env(self) -> tuple[Any, dict[str, Any]]:
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
+        seed, self._seed = self._seed, None
+        try:
+            observations, infos = self.env.reset(seed=seed)
+        except Exception as error:
+            raise failure(0, "reset", error) from error
+        return observations, infos
+
+    def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
+        """Step every row once, see `BatchEnv`."""
+        starts = self._has_ended
+        try:
+            observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
+            self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
+        except Exception as error:
+            raise failure(0, "step", error) from error
+        fill_common_case(out)
+        self._read_state(infos, out)
+        if "num_frames" in infos:
+            out.frames[:] = np.where(_has("num_frames", infos), infos["num_frames"], 1)
+        self._has_ended = terminated | truncated
+        out.rewards[:] = rewards
+        out.rewards[starts] = 0.0
+        out.frames[starts] = 0
+        out.terminated[:] = terminated
+        out.truncated[:] = truncated & ~terminated
+        out.fresh[:] = starts
+        out.final[:] = self._has_ended
+        out.active[self._has_ended] = 1
+        return self._row_infos(infos)
+
+    def _read_state(self, infos: dict[str, Any], out: StepArrays) -> None:
+        if "is_active" in infos:
+            out.active[:] = np.where(_has("is_active", infos), infos["is_active"], 1)
+        if self._mask_in_info:
+            out.observations[ACTION_MASK].fill(1)
+            if ACTION_MASK in infos:
+                rows = np.broadcast_to(_has(ACTION_MASK, infos), self.num_envs)
+                out.observations[ACTION_MASK][rows] = np.asarray(infos[ACTION_MASK])[rows]
+
+    def _row_infos(self, infos: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        by_row: dict[int, dict[str, Any]] = {}
+        for key in _ROW_INFO_KEYS:
+            if key in infos:
+                for row in np.flatnonzero(np.broadcast_to(_has(key, infos), self.num_envs)).tolist():
+                    by_row.setdefault(row, {})[key] = _entry(infos[key], row)
+        return by_row
+
+    def decorrelate(
+        self, rng: np.random.Generator, max_steps: int, out: StepArrays, max_seconds: float = math.inf
+    ) -> None:
+        """Start anew and take `max_steps` random steps, all environments together, for at most `max_seconds`.
+
+        They fall out of step as far as their episodes end at different times. Writes what `reset` writes; `final` is 1
+        where an episode ends with the last of these steps.
+        """
+        deadline = time.monotonic() + max_seconds
+        self.reset(out)
+        unseen = scratch_results(out)
+        for _ in range(max_steps):
+            if time.monotonic() >= deadline:
+                break
+            mask = out.observations.get(ACTION_MASK)
+            self.step(random_actions(self.spec.actions, rng, self.num_envs, mask), unseen)
+        out.fresh.fill(1)
+
+    def set_training_progress(self, env_frames: int) -> None:
+        """Tell the environment, if it wants to know, how many frames the run has seen."""
+        listener = find_ability(self.env, TrainingProgressListener)
+        if listener is not None:
+            listener.set_training_progress(env_frames)
+
+    def get_reward_shaping(self) -> dict[str, float] | None:
+        """The weights of the reward in force; None where the environment has none to tune."""
+        shaping = find_ability(self.env, RewardShaping)
+        return None if shaping is None else shaping.get_reward_shaping()
+
+    def set_reward_shaping(self, weights: dict[str, float]) -> None:
+        """Hand new weights to the environment, if it has any."""
+        shaping = find_ability(self.env, RewardShaping)
+        if shaping is not None:
+            shaping.set_reward_shaping(weights)
+
+    def close(self) -> None:
+        """Close the environment, once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.env.close()
+        except Exception as error:
+            raise failure(0, "close", error) from error
+
+
+def scratch_results(out: StepArrays) -> StepArrays:
+    """The same observations and state flags, with results of steps that nobody will see in arrays of their own."""
+    return out._replace(
+        rewards=np.zeros_like(out.rewards),
+        terminated=np.zeros_like(out.terminated),
+        truncated=np.zeros_like(out.truncated),
+        frames=np.zeros_like(out.frames),
+    )
+
+
+def _has(key: str, infos: dict[str, Any]) -> Any:
+    """Which rows have this info; a vector environment that does not say means all of them."""
+    return infos.get(f"_{key}", True)
+
+
+def _entry(values: Any, row: int) -> Any:
+    if not isinstance(values, dict):
+        return values[row]
+    names = [name for name in values if not (name.startswith("_") and name[1:] in values)]
+    return {
+        name: _entry(values[name], row) for name in names if f"_{name}" not in values or values[f"_{name}"][row]
+    }

@@ -1,0 +1,301 @@
+"""Checkpoints: what was saved comes back, every damage is recognised, nothing is lost that was not replaced."""
+
+import hashlib
+import math
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms.checkpoints import CheckpointError, is_intact, list_checkpoints, load, load_newest_valid, save
+
+
+def payload(seed=0, size=300):
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(size, generator=generator)
+    return {
+        "model": OrderedDict(w=weights, half=weights.to(torch.bfloat16), count=torch.tensor(3)),
+        "run_state": {"best": None, "name": "x", "pair": (1, 2.5), "flags": [True, b"raw"], 7: {}},
+    }
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def rewrite(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    saved = payload()
+    path = save(tmp_path / "made", "latest", 12, 3400, saved)
+    found = load(path)
+    assert path.name == "checkpoint_000000000012_000000000003400.pth"
+    assert (found.path, found.train_step, found.env_steps, found.warnings) == (path, 12, 3400, [])
+    assert found.payload["run_state"] == saved["run_state"]
+    assert all(torch.equal(found.payload["model"][key], saved["model"][key]) for key in saved["model"])
+    assert names(tmp_path / "made") == [path.name]
+
+
+def test_torch_itself_reads_the_file(tmp_path):
+    path = save(tmp_path, "latest", 1, 2, payload())
+    assert torch.load(path, weights_only=True)["payload"]["run_state"]["name"] == "x"
+
+
+def test_an_optimizer_in_use_can_be_saved(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+    found = load(save(tmp_path, "latest", 1, 2, content)).payload
+    optimizer.load_state_dict(found["optimizer"])
+    assert torch.equal(found["model"]["weight"], model.weight)
+
+
+def test_names_sort_as_numbers_do(tmp_path):
+    for step in (9, 10, 100, 2):
+        save(tmp_path, "milestone", step, step * 1000, payload())
+    files = list_checkpoints(tmp_path, "milestone")
+    assert [load(path).train_step for path in files] == [100, 10, 9, 2]
+    assert [path.name for path in files] == sorted((path.name for path in files), reverse=True)
+
+
+def test_the_newest_few_are_kept_with_the_best_one_and_every_milestone(tmp_path):
+    for step in range(1, 7):
+        save(tmp_path, "latest", step, step, payload(), keep=2)
+        save(tmp_path, "best", step, step, payload(), metric=step / 2)
+        save(tmp_path, "milestone", step, step, payload())
+    assert [load(path).train_step for path in list_checkpoints(tmp_path)] == [6, 5]
+    assert [path.name for path in list_checkpoints(tmp_path, "best")] == ["best_000000000006_000000000000006_3.000.pth"]
+    assert load(list_checkpoints(tmp_path, "best")[0]).metric == 3.0
+    assert len(list_checkpoints(tmp_path, "milestone")) == 6
+
+
+def test_a_best_checkpoint_without_a_number_is_named_without_one(tmp_path):
+    path = save(tmp_path, "best", 1, 2, payload())
+    assert path.name == "best_000000000001_000000000000002.pth"
+    assert math.isnan(load(path).metric)
+
+
+def test_saving_the_same_step_twice_leaves_one_file(tmp_path):
+    save(tmp_path, "latest", 1, 2, payload(0))
+    save(tmp_path, "latest", 1, 2, payload(1), keep=1)
+    assert len(names(tmp_path)) == 1
+    assert torch.equal(load_newest_valid(tmp_path).payload["model"]["w"], payload(1)["model"]["w"])
+
+
+def test_files_that_cannot_be_read_are_never_deleted_and_do_not_count_as_kept(tmp_path):
+    files = [save(tmp_path, "latest", step, step, payload(), keep=9) for step in range(1, 5)]
+    rewrite(files[0], b"")
+    rewrite(files[2], files[2].read_bytes()[:-7])
+    foreign = rewrite(tmp_path / "checkpoint_mine.pth", b"somebody else's")
+    newest = save(tmp_path, "latest", 5, 5, payload(), keep=2)
+    assert set(tmp_path.iterdir()) == {files[0], files[2], files[3], newest, foreign}
+
+
+def test_checkpoints_of_an_abandoned_future_are_moved_aside_not_taken_up(tmp_path):
+    for step in (10, 20):
+        save(tmp_path, "latest", step, step, payload(), keep=3)
+    save(tmp_path, "latest", 12, 12, payload(), keep=3)  # the run went on from step 10
+    assert load_newest_valid(tmp_path).train_step == 12
+    assert [load(path).train_step for path in (tmp_path / "superseded").iterdir()] == [20]
+
+
+def test_an_empty_or_missing_folder_holds_no_checkpoint(tmp_path):
+    assert load_newest_valid(tmp_path) is None
+    assert load_newest_valid(tmp_path / "missing", "best") is None
+
+
+def test_an_unreadable_newest_falls_back_to_the_next_with_a_warning(tmp_path):
+    older, newer = (save(tmp_path, "latest", step, step, payload(step)) for step in (1, 2))
+    rewrite(newer, newer.read_bytes()[: newer.stat().st_size // 2])
+    found = load_newest_valid(tmp_path)
+    assert (found.path, found.train_step, len(found.warnings)) == (older, 1, 1)
+    assert newer.name in found.warnings[0]
+    assert newer.exists()
+
+
+def test_none_valid_is_an_error_and_deletes_nothing(tmp_path):
+    files = [save(tmp_path, "latest", step, step, payload()) for step in (1, 2)]
+    for path in files:
+        rewrite(path, b"")
+    with pytest.raises(CheckpointError, match="no checkpoint in .* can be used: .*is empty.*Nothing was changed"):
+        load_newest_valid(tmp_path)
+    assert all(path.exists() for path in files)
+
+
+def test_only_milestones_left_is_an_error_rather_than_a_start_from_nothing(tmp_path):
+    save(tmp_path, "milestone", 1, 1, payload())
+    with pytest.raises(CheckpointError, match="copy a milestone"):
+        load_newest_valid(tmp_path)
+
+
+def test_without_a_best_checkpoint_the_newest_is_taken_with_a_warning(tmp_path):
+    save(tmp_path, "latest", 4, 4, payload())
+    found = load_newest_valid(tmp_path, "best")
+    assert found.train_step == 4
+    assert "has no best checkpoint" in found.warnings[0]
+    save(tmp_path, "best", 3, 3, payload(), metric=1.0)
+    found = load_newest_valid(tmp_path, "best")
+    assert (found.train_step, found.warnings) == (3, [])
+
+
+@pytest.mark.parametrize("percent", [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 99])
+def test_a_file_that_is_cut_off_is_recognised(tmp_path, percent):
+    path = save(tmp_path, "latest", 1, 2, payload())
+    content = path.read_bytes()
+    rewrite(path, content[: len(content) * percent // 100])
+    assert not is_intact(path)
+    with pytest.raises(CheckpointError):
+        load(path)
+
+
+def test_one_flipped_bit_anywhere_is_recognised(tmp_path):
+    path = save(tmp_path, "latest", 1, 2, payload())
+    content = path.read_bytes()
+    places = sorted({*range(0, len(content), 53), *range(len(content) - 48, len(content))})
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << (place % 8)
+        with pytest.raises(CheckpointError):
+            load(rewrite(path, bytes(damaged)))
+    load(rewrite(path, content))  # otherwise the loop would prove nothing
+    assert len(places) > 100
+
+
+@pytest.mark.parametrize("added", [b"\0", b"x" * 100])
+def test_bytes_added_at_the_end_are_recognised(tmp_path, added):
+    path = save(tmp_path, "latest", 1, 2, payload())
+    with pytest.raises(CheckpointError, match="cut off, or no checkpoint"):
+        load(rewrite(path, path.read_bytes() + added))
+
+
+def test_another_checkpoint_under_a_wrong_name_is_recognised(tmp_path):
+    path = save(tmp_path, "latest", 1, 2, payload())
+    renamed = path.rename(tmp_path / "checkpoint_000000000009_000000000000009.pth")
+    with pytest.raises(CheckpointError, match=f"another checkpoint under a wrong name; its own is {path.name}"):
+        load(renamed)
+
+
+@pytest.mark.parametrize("folder_there", [True, False])
+def test_what_is_no_file_is_an_error_of_checkpoints(tmp_path, folder_there):
+    path = tmp_path / "checkpoint_000000000001_000000000000001.pth"
+    if folder_there:
+        path.mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load(path)
+
+
+class Malicious:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (os.mkdir, (self.mark,))
+
+
+def sealed(archive):
+    """The bytes of a file whose checksum is right, as an attacker would make it."""
+    return archive + b"APPOckp1" + hashlib.sha256(archive).digest()
+
+
+@pytest.mark.parametrize("form", ["zip", "bare pickle"])
+def test_a_malicious_file_with_a_right_checksum_is_refused_and_never_executed(tmp_path, form):
+    mark = tmp_path / "executed"
+    path = tmp_path / "checkpoint_000000000001_000000000000001.pth"
+    if form == "zip":
+        torch.save({"kind": "latest", "payload": Malicious(str(mark))}, path)
+        archive = path.read_bytes()
+    else:
+        archive = pickle.dumps(Malicious(str(mark)))
+    rewrite(path, sealed(archive))
+    assert is_intact(path)
+    with pytest.raises(CheckpointError, match="no checkpoint of this program"):
+        load(path)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(Malicious(str(mark))))
+    assert mark.exists()  # otherwise the file would not have been malicious
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "checkpoint_000000000001_000000000000001.pth"
+    torch.save({"weights": torch.zeros(2)}, path)
+    with pytest.raises(CheckpointError, match="no checkpoint of this program"):
+        load(rewrite(path, sealed(path.read_bytes())))
+
+
+@pytest.mark.parametrize("bad", [np.float32(1), {"a": [np.zeros(2)]}, {1, 2}, object()])
+def test_what_could_not_be_read_again_is_refused_before_anything_is_written(tmp_path, bad):
+    with pytest.raises(TypeError, match=r"payload\['x'\].*checkpoints hold tensors and plain"):
+        save(tmp_path, "latest", 1, 2, {"x": bad})
+    assert names(tmp_path) == []
+
+
+def test_an_unknown_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="checkpoint kind 'newest'; allowed: latest, best, milestone"):
+        save(tmp_path, "newest", 1, 2, {})
+
+
+def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path):
+    code = f"""
+        import pathlib, resource, signal, torch
+        from algorithms.checkpoints import CheckpointError, save
+        folder = pathlib.Path({str(tmp_path)!r})
+        save(folder, "latest", 1, 1, {{"x": torch.zeros(10)}})
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            save(folder, "latest", 2, 2, {{"x": torch.zeros(100_000)}}, keep=1)
+        except CheckpointError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert "could not be written" in done.stdout, done.stderr
+    assert "the older checkpoints are untouched" in done.stdout
+    assert names(tmp_path) == ["checkpoint_000000000001_000000000000001.pth"]
+    assert load_newest_valid(tmp_path).train_step == 1
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next_save(tmp_path):
+    rewrite(tmp_path / ".checkpoint_000000000001_000000000000001.pth.123.tmp", b"half")
+    path = save(tmp_path, "latest", 2, 2, payload())
+    assert names(tmp_path) == [path.name]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_checkpoints(tmp_path):
+    rewrite(tmp_path / "file", b"")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        save(tmp_path / "file", "latest", 1, 1, payload())
+
+
+def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
+    code = f"""
+        import pathlib, torch
+        from algorithms.checkpoints import save
+        torch.set_num_threads(1)
+        print("ready", flush=True)
+        for step in range(1, 10**6):
+            save(pathlib.Path({str(tmp_path)!r}), "latest", step, step, {{"x": torch.zeros(50_000)}}, keep=2)
+    """
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
+    try:
+        child.stdout.readline()
+        seen, deadline = set(), time.monotonic() + 60
+        while len(seen) < 10 and time.monotonic() < deadline:
+            for path in list_checkpoints(tmp_path)[:1]:
+                seen.add(load(path).train_step)
+    finally:
+        child.kill()
+        child.communicate()
+    assert len(seen) == 10
+    assert load_newest_valid(tmp_path).warnings == []

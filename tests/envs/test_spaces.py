@@ -1,0 +1,196 @@
+"""Spaces: what each becomes, values that survive the way there and back, and what is refused."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envs.api import ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width, random_actions
+
+ROWS = 3
+
+
+def box(shape, dtype=np.uint8):
+    return spaces.Box(0, 1 if dtype == np.bool_ else 255, shape, dtype)
+
+
+def stored(space, *observations):
+    """The arrays after each observation was written into its row; they start out full of another value."""
+    layout = ObservationLayout(space)
+    arrays = {leaf.name: np.full((len(observations), *leaf.shape), 77, leaf.dtype) for leaf in layout.leaves}
+    for row, observation in enumerate(observations):
+        layout.write(layout.views(arrays), row, observation)
+    return arrays
+
+
+@pytest.mark.parametrize(
+    "space, shape, dtype, kind, num_categories",
+    [
+        (spaces.Box(-1, 1, (3,), np.float64), (3,), "float32", "vector", 0),
+        (spaces.Box(-1, 1, (2, 3), np.float32), (2, 3), "float32", "vector", 0),
+        (spaces.Box(-1, 1, (), np.float32), (1,), "float32", "vector", 0),
+        (box((128,)), (128,), "uint8", "vector", 0),
+        (box((4,), np.bool_), (4,), "uint8", "vector", 0),
+        (box((4,), np.int16), (4,), "int16", "vector", 0),
+        (box((4,), np.uint16), (4,), "int32", "vector", 0),
+        (box((20, 30, 3)), (3, 20, 30), "uint8", "image", 0),
+        (box((4, 20, 30)), (4, 20, 30), "uint8", "image", 0),
+        (box((20, 30)), (1, 20, 30), "uint8", "image", 0),
+        (box((4, 20, 30, 3)), (12, 20, 30), "uint8", "image", 0),
+        (box((4, 3, 20, 30)), (12, 20, 30), "uint8", "image", 0),
+        (spaces.Discrete(5, start=2), (1,), "int32", "categorical", 5),
+        (spaces.MultiDiscrete([2, 7, 3]), (3,), "int32", "categorical", 7),
+        (spaces.MultiBinary(4), (4,), "int8", "vector", 0),
+    ],
+)
+def test_an_observation_space_becomes_one_leaf(space, shape, dtype, kind, num_categories):
+    assert ObservationLayout(space).leaves == (ObservationLeaf("obs", shape, dtype, kind, num_categories),)
+
+
+@pytest.mark.parametrize(
+    "shape, to_channels_first",
+    [
+        ((5, 6, 3), lambda x: np.transpose(x, (2, 0, 1))),
+        ((3, 5, 6), lambda x: x),
+        ((5, 6), lambda x: x[None]),
+        ((4, 5, 6, 3), lambda x: np.concatenate([np.transpose(frame, (2, 0, 1)) for frame in x])),
+        ((4, 3, 5, 6), lambda x: np.concatenate(list(x))),
+    ],
+)
+def test_pictures_are_stored_channels_first(shape, to_channels_first):
+    pictures = [box(shape).sample() for _ in range(ROWS)]
+    result = stored(box(shape), *pictures)["obs"]
+    assert len(np.unique(result)) > 10
+    for row, picture in zip(result, pictures, strict=True):
+        np.testing.assert_array_equal(row, to_channels_first(picture))
+
+
+def test_a_batch_of_observations_is_stored_like_its_rows_one_by_one():
+    space = spaces.Dict({"image": box((5, 6, 3)), "kind": spaces.Discrete(3), "level": spaces.Box(0, 1, ())})
+    rows = [space.sample() for _ in range(ROWS)]
+    layout = ObservationLayout(space)
+    arrays = {leaf.name: np.zeros((ROWS, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
+    layout.write(layout.views(arrays), slice(None), {key: np.stack([row[key] for row in rows]) for key in space})
+    for name, expected in stored(space, *rows).items():
+        np.testing.assert_array_equal(arrays[name], expected)
+
+
+def test_nested_keys_become_paths_and_categories_count_from_zero():
+    space = spaces.Dict(
+        {
+            "a": spaces.Dict({"b": spaces.Discrete(4, start=-1), "c": spaces.Box(-9, 9, (2,), np.float64)}),
+            "d": spaces.MultiDiscrete([3, 3], start=[5, 6]),
+        }
+    )
+    result = stored(space, {"a": {"b": 2, "c": np.array([1.5, -2.0])}, "d": np.array([7, 6])})
+    assert {name: array.tolist() for name, array in result.items()} == {"a/b": [[3]], "a/c": [[1.5, -2.0]], "d": [[2, 0]]}
+
+
+def test_an_observation_called_action_mask_is_one_whatever_its_dtype():
+    space = spaces.Dict({"observation": box((2,)), "action_mask": spaces.Box(0, 1, (3,), np.int8)})
+    assert ObservationLayout(space).leaves[0] == ObservationLeaf("action_mask", (3,), "uint8", "mask")
+    result = stored(space, {"observation": np.zeros(2), "action_mask": np.array([True, False, True])})
+    assert result["action_mask"].tolist() == [[1, 0, 1]]
+
+
+def test_a_mask_that_does_not_fit_the_actions_is_refused():
+    leaves = ObservationLayout(spaces.Dict({"action_mask": spaces.MultiBinary(3)})).leaves
+    check_mask(leaves, ActionLayout(spaces.Discrete(3)).leaves)
+    with pytest.raises(UnsupportedSpaceError, match="has 3 entries and the action space 5"):
+        check_mask(leaves, ActionLayout(spaces.MultiDiscrete([2, 3])).leaves)
+
+
+@pytest.mark.parametrize(
+    "space, message",
+    [
+        (spaces.Dict({"image": box((2,)), "mission": spaces.Text(9)}), "'mission' is Text.*FilterObservation"),
+        (spaces.Text(9), "space is Text.*numbers"),
+        (spaces.Tuple((box((2,)),)), "Tuple.*Dict"),
+        (spaces.Sequence(box((2,))), "Sequence.*TransformObservation"),
+        (spaces.Box(0, 1, (0,), np.float32), "no entries"),
+        (spaces.Dict({}), "empty Dict"),
+        (spaces.Dict({"a/b": box((2,)), "a": spaces.Dict({"b": box((2,))})}), "both named"),
+        (spaces.Dict({"action_mask": spaces.Discrete(3)}), "MultiBinary"),
+    ],
+)
+def test_other_observation_spaces_are_refused_with_a_remedy(space, message):
+    with pytest.raises(UnsupportedSpaceError, match=message):
+        ObservationLayout(space)
+
+
+ACTION_SPACES = [
+    spaces.Discrete(3),
+    spaces.Discrete(3, start=-1),
+    spaces.MultiDiscrete([2, 5]),
+    spaces.MultiDiscrete([[2, 5], [3, 4]], start=[[1, 1], [0, 2]]),
+    spaces.MultiBinary(3),
+    spaces.Box(-2.0, 3.0, (2,), np.float32),
+    spaces.Box(-2.0, 3.0, (2, 2), np.float64),
+    spaces.Box(np.float32([-1.0, -np.inf, 0.0]), np.float32([1.0, np.inf, np.inf])),
+    spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2]))),
+    spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Box(0, 5, (1,)), spaces.Discrete(4)))}),
+]
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_every_random_action_lies_in_its_space(space):
+    layout = ActionLayout(space)
+    actions = random_actions(layout.leaves, np.random.default_rng(1), 200)
+    assert actions.shape == (200, layout.width) and actions.dtype == np.float32
+    converted = list(layout.rows(actions))
+    assert len(converted) == 200
+    for action in converted:
+        assert space.contains(action), action
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_a_batch_of_actions_lies_in_the_batched_space(space):
+    from gymnasium.vector.utils import batch_space
+
+    layout = ActionLayout(space)
+    actions = random_actions(layout.leaves, np.random.default_rng(1), 4)
+    assert batch_space(space, 4).contains(layout.batched(actions))
+
+
+def test_leaves_of_a_mixed_action_lie_side_by_side():
+    layout = ActionLayout(spaces.Tuple((spaces.Discrete(3, start=1), spaces.Box(-1, 3, (2,)), spaces.MultiBinary(2))))
+    assert layout.leaves == (
+        ActionLeaf("discrete", 3),
+        ActionLeaf("continuous", 2, (-1.0, -1.0), (3.0, 3.0)),
+        ActionLeaf("discrete", 2),
+        ActionLeaf("discrete", 2),
+    )
+    assert layout.width == 5 and mask_width(layout.leaves) == 7
+    (action,) = layout.rows(np.array([[2, -1.0, 0.5, 1, 0]], np.float32))
+    assert action[0] == 3 and action[1].tolist() == [-1.0, 2.0] and action[2].tolist() == [1, 0]
+
+
+def test_finite_bounds_are_stretched_to_and_infinite_ones_pass():
+    infinite = np.inf
+    space = spaces.Box(np.float32([-2.0, -infinite, 0.0, -1e30]), np.float32([6.0, infinite, infinite, 1e30]))
+    layout = ActionLayout(space)
+    assert layout.leaves[0].low == (-2.0, -infinite, 0.0, -infinite)
+    actions = np.array([[-1, -5, -5, -5], [0, 5, 5, 5], [9, 0.5, 0.5, 0.5]], np.float32)
+    assert [row.tolist() for row in layout.rows(actions)] == [[-2, -5, 0, -5], [2, 5, 5, 5], [6, 0.5, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "space, message",
+    [
+        (spaces.Text(4), "Text.*TransformAction"),
+        (spaces.Box(0, 3, (2,), np.int32), "MultiDiscrete"),
+        (spaces.Tuple(()), "Discrete, MultiDiscrete"),
+        (spaces.Tuple((spaces.Discrete(2), spaces.Sequence(spaces.Discrete(2)))), "Sequence"),
+    ],
+)
+def test_other_action_spaces_are_refused_with_a_remedy(space, message):
+    with pytest.raises(UnsupportedSpaceError, match=message):
+        ActionLayout(space)
+
+
+def test_random_actions_keep_to_the_mask_and_reach_every_allowed_choice():
+    leaves = ActionLayout(spaces.MultiDiscrete([3, 2])).leaves
+    mask = np.tile(np.array([1, 0, 1, 0, 0], np.uint8), (400, 1))
+    first, second = random_actions(leaves, np.random.default_rng(0), 400, mask).T
+    assert set(first) == {0, 2}
+    assert set(second) == {0, 1}, "a leaf with every choice forbidden counts as all allowed"

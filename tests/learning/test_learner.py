@@ -1,0 +1,240 @@
+"""The learner: what an iteration does to a small real network, and in which order."""
+
+import dataclasses
+import io
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from algorithms.learning.learner import Learner
+from tests.learning.learning_cases import TinyModel, acted_out, config_for
+
+
+def snapshot(model):
+    return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+
+
+def test_training_makes_a_rewarded_action_more_likely_and_values_truer():
+    torch.manual_seed(0)
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 16, learning_rate=1e-2, gamma=0.0), "cpu")
+    probabilities, value_losses = [], []
+    for iteration in range(60):
+        batch = acted_out(model, 6, 16, seed=iteration, ends=False)
+        probabilities.append(batch.behaviour_parameters.softmax(-1)[..., 1].mean().item())
+        batch = batch._replace(rewards=(batch.actions[..., 0] == 1).float())
+        value_losses.append(learner.train(batch, learner.num_updates, 0.0).metrics["value_loss"])
+    assert probabilities[0] < 0.6
+    assert probabilities[-1] > 0.9
+    assert value_losses[-1] < 0.5 * value_losses[0]
+
+
+@pytest.mark.parametrize("state_size", [0, 8])
+@pytest.mark.parametrize(
+    ("chunks", "options"),
+    [(1, {}), (1, {"with_vtrace": False}), (3, {"with_vtrace": False}), (6, {"with_vtrace": False})],
+)
+def test_on_unchanged_weights_every_ratio_is_one(state_size, chunks, options):
+    model = TinyModel(state_size=state_size)
+    learner = Learner(model, config_for(6, 4, **options), "cpu")
+    metrics = learner.train(acted_out(model, chunks=chunks), 0, 0.0).metrics
+    for name in ("ratio_min", "ratio_mean", "ratio_max"):
+        assert metrics[name] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["kl_divergence_max"] == pytest.approx(0.0, abs=1e-6)
+    second = learner.train(acted_out(TinyModel(state_size=state_size), chunks=chunks), 0, 0.0).metrics
+    assert second["ratio_max"] > 1.001  # data of another policy
+
+
+@pytest.mark.parametrize("with_vtrace", [True, False])
+def test_every_epoch_and_minibatch_makes_one_step(with_vtrace):
+    model = TinyModel()
+    versions = []
+    config = config_for(6, 4, batch_size=6, ppo_epochs=3, with_vtrace=with_vtrace, num_minibatches_to_accumulate=8)
+    learner = Learner(model, config, "cpu", on_step=versions.append)
+    batch = acted_out(model)
+    model.unrolled_rows.clear()
+    result = learner.train(batch, 0, 0.0)
+    assert result.num_sgd_steps == result.metrics["num_sgd_steps"] == learner.num_updates == 12
+    assert versions == list(range(1, 13))
+    minibatches = [(7 if with_vtrace else 6, 1)] * 12
+    assert model.unrolled_rows == ([] if with_vtrace else [(7, 4)]) + minibatches
+
+
+def test_gae_of_a_single_minibatch_needs_no_second_forward_pass():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, with_vtrace=False), "cpu")
+    batch = acted_out(model)
+    model.unrolled_rows.clear()
+    learner.train(batch, 0, 0.0)
+    assert model.unrolled_rows == [(7, 4)]
+
+
+def test_gae_stays_fixed_for_the_iteration_and_is_the_same_in_chunks():
+    """Chunks of the full length and of one row differ only in how far gradients flow, which nothing does here."""
+    results = []
+    for chunks in (1, 2, 6):
+        torch.manual_seed(0)
+        model = TinyModel()
+        batch = acted_out(model, chunks=chunks)
+        config = config_for(6, 4, with_vtrace=False, ppo_epochs=2, recurrence=6 // chunks, learning_rate=1e-2)
+        Learner(model, config, "cpu").train(batch, 0, 0.0)
+        results.append(snapshot(model))
+    assert_close(results[1], results[0])
+    assert_close(results[2], results[0])
+
+
+def test_gradients_of_a_chunk_stop_at_its_first_row():
+    gradients = []
+    for chunks in (1, 6):
+        torch.manual_seed(0)
+        model = TinyModel(state_size=8)
+        batch = acted_out(model, chunks=chunks)
+        before = snapshot(model)
+        config = config_for(6, 4, with_vtrace=False, recurrence=6 // chunks, learning_rate=1e-2)
+        Learner(model, config, "cpu").train(batch, 0, 0.0)
+        gradients.append(snapshot(model) - before)
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-4
+
+
+def test_a_saved_learner_goes_on_bit_for_bit():
+    config = config_for(6, 4, batch_size=6, lr_schedule="kl_adaptive_minibatch", learning_rate=1e-3)
+    torch.manual_seed(0)
+    model = TinyModel()
+    learner = Learner(model, config, "cpu", seed=3)
+    learner.train(acted_out(model), 0, 0.1)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "learner": learner.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    other_model = TinyModel()
+    other = Learner(other_model, config, "cpu", seed=99)
+    other_model.load_state_dict(state["model"])
+    other.load_state_dict(state["learner"])
+    batch = acted_out(model, seed=1)
+    results = [one.train(batch, 4, 0.2) for one in (learner, other)]
+    assert torch.equal(snapshot(model), snapshot(other_model))
+    assert results[0] == results[1]
+    assert other.num_updates == 8
+
+
+def test_options_in_force_win_over_saved_ones():
+    model = TinyModel()
+    saved = Learner(model, config_for(6, 4), "cpu")
+    saved.train(acted_out(model), 0, 0.0)
+    typed = Learner(model, config_for(6, 4, learning_rate=0.5, adam_beta1=0.5, adam_eps=1e-3), "cpu")
+    typed.load_state_dict(saved.state_dict())
+    result = typed.train(acted_out(model), 1, 0.0)
+    group = typed.state_dict()["optimizer"]["param_groups"][0]
+    assert (group["lr"], group["betas"], group["eps"]) == (0.5, (0.5, 0.999), 1e-3)
+    assert result.metrics["lr"] == 0.5
+
+
+def test_new_hyperparameters_keep_the_optimizers_moments():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4), "cpu")
+    learner.train(acted_out(model), 0, 0.0)
+    moments = [state["exp_avg"].clone() for state in learner.state_dict()["optimizer"]["state"].values()]
+    learner.set_config(dataclasses.replace(learner.config, learning_rate=0.01, gamma=0.5, adam_beta1=0.8))
+    kept = [state["exp_avg"] for state in learner.state_dict()["optimizer"]["state"].values()]
+    assert max(moment.abs().max() for moment in moments) > 0.0
+    assert_close(kept, moments)
+    assert learner.train(acted_out(model), 1, 0.0).metrics["lr"] == 0.01
+
+
+def test_the_auxiliary_loss_cannot_change_while_training():
+    learner = Learner(TinyModel(), config_for(6, 4), "cpu")
+    with pytest.raises(ValueError, match="auxiliary_loss cannot change from '' to 'action_smoothness'"):
+        learner.set_config(dataclasses.replace(learner.config, auxiliary_loss="action_smoothness"))
+
+
+def test_an_auxiliary_loss_joins_the_sum_and_the_statistics():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, auxiliary_loss="action_smoothness"), "cpu")
+    metrics = learner.train(acted_out(model), 0, 0.0).metrics
+    assert metrics["aux_action_smoothness"] == pytest.approx(0.01 * metrics["aux_action_smoothness_distance"])
+    terms = ("policy_loss", "value_loss", "exploration_loss", "aux_action_smoothness")
+    assert metrics["loss"] == pytest.approx(sum(metrics[name] for name in terms), rel=1e-4)
+    with pytest.raises(TypeError, match="action_smoothness takes a ActionSmoothnessConfig"):
+        Learner(model, learner.config, "cpu", auxiliary_options=object())
+
+
+def test_a_batch_that_is_too_old_changes_nothing():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, max_policy_lag=5, learning_rate=0.1), "cpu")
+    learner.train(acted_out(model), 0, 0.0)  # gives Adam a momentum
+    before = snapshot(model)
+    result = learner.train(acted_out(model), 6, 0.0)
+    assert torch.equal(snapshot(model), before)
+    assert (result.num_sgd_steps, result.metrics["discarded_rollouts"], result.metrics["valids_fraction"]) == (0, 4, 0)
+    assert learner.train(acted_out(model), 5, 0.0).num_sgd_steps == 1
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted():
+    model = TinyModel()
+    versions = []
+    config = config_for(6, 4, batch_size=12, shuffle_minibatches=False)
+    learner = Learner(model, config, "cpu", on_step=versions.append)
+    batch = acted_out(model, ends=False)
+    batch.rewards[0, 0] = float("nan")  # in the first minibatch only
+    result = learner.train(batch, 0, 0.0)
+    assert (result.num_sgd_steps, result.metrics["skipped_steps"]) == (1, 1.0)
+    assert snapshot(model).isfinite().all()
+    assert versions == [1]
+    assert all(torch.tensor(value).isfinite() for value in result.metrics.values())
+    assert len(model.normalizer_calls) == 0  # bad data would stay in the running statistics
+    assert learner.train(acted_out(model), 1, 0.0).num_sgd_steps == 2
+    assert len(model.normalizer_calls) == 1
+
+
+def test_the_last_announcement_comes_after_the_normalisers():
+    model = TinyModel()
+    calls_seen = []
+    learner = Learner(
+        model, config_for(6, 4, batch_size=12), "cpu", on_step=lambda _: calls_seen.append(len(model.normalizer_calls))
+    )
+    learner.train(acted_out(model), 0, 0.0)
+    assert calls_seen == [0, 1]
+
+
+@pytest.mark.parametrize(("limit", "is_clipped"), [(1e-3, True), (0.0, False), (1e6, False)])
+def test_long_gradients_are_scaled_down(limit, is_clipped):
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, max_grad_norm=limit, adam_beta1=0.0), "cpu")
+    metrics = learner.train(acted_out(model), 0, 0.0).metrics
+    states = learner.state_dict()["optimizer"]["state"].values()
+    applied = torch.cat([state["exp_avg"].flatten() for state in states]).norm().item()
+    assert metrics["grad_norm"] > 0.1
+    assert metrics["grad_norm_clipped"] == pytest.approx(1e-3 if is_clipped else metrics["grad_norm"])
+    assert applied == pytest.approx(metrics["grad_norm_clipped"], rel=1e-3)
+
+
+def test_linear_decay_follows_the_progress_it_is_told():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, lr_schedule="linear_decay", learning_rate=1e-2), "cpu")
+    rates = [learner.train(acted_out(model), 0, progress).metrics["lr"] for progress in (0.0, 0.5)]
+    assert rates == pytest.approx([1e-2, 5e-3])
+
+
+def test_a_kl_adaptive_rate_reacts_within_an_iteration():
+    model = TinyModel()
+    config = config_for(6, 4, batch_size=6, lr_schedule="kl_adaptive_minibatch", lr_schedule_kl_threshold=0.01)
+    rate = Learner(model, config, "cpu").train(acted_out(model), 0, 0.0).metrics["lr"]
+    assert rate == pytest.approx(1e-4 * 1.5**4)  # a step of 1e-4 changes the policy by far too little
+
+
+def test_the_order_of_minibatches_follows_the_seed():
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        model = TinyModel()
+        Learner(model, config_for(6, 8, batch_size=6), "cpu", seed=seed).train(acted_out(model, 6, 8), 0, 0.0)
+        results.append(snapshot(model))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_a_batch_elsewhere_is_refused():
+    model = TinyModel()
+    with pytest.raises(ValueError, match="the batch is on cpu, the learner on cuda"):
+        Learner(model, config_for(6, 4), "cuda").train(acted_out(model), 0, 0.0)

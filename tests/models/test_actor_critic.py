@@ -1,0 +1,274 @@
+"""Acting and learning are the same function: for every encoder, core, action space and mask."""
+
+import itertools
+
+import pytest
+import torch
+
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
+from algorithms.models.heads import FORBIDDEN
+from algorithms.specs import action_spec
+from envs.api import ACTION_MASK, ActionLeaf, EnvSpec, ObservationLeaf
+from utils.options import ConfigError
+
+STEPS, ROWS = 7, 3
+
+OBSERVATIONS = {
+    "mlp": ObservationLeaf("obs", (5,), "float32", "vector"),
+    "conv_simple": ObservationLeaf("obs", (3, 36, 40), "uint8", "image"),
+    "conv_nature": ObservationLeaf("obs", (2, 40, 36), "uint8", "image"),
+    "resnet_impala": ObservationLeaf("obs", (3, 9, 8), "uint8", "image"),
+    "minigrid_tiny": ObservationLeaf("obs", (3, 7, 7), "uint8", "image"),
+}
+DISCRETE, CONTINUOUS = ActionLeaf("discrete", 4), ActionLeaf("continuous", 1, (-1.0,), (1.0,))
+ACTIONS = {
+    "discrete": (DISCRETE,),
+    "multi_discrete": (DISCRETE, ActionLeaf("discrete", 2), DISCRETE),
+    "box_1": (CONTINUOUS,),
+    "box_6": (ActionLeaf("continuous", 6, (-1.0,) * 6, (1.0,) * 6),),
+    "mixed": (CONTINUOUS, DISCRETE, ActionLeaf("continuous", 2, (-1.0,) * 2, (1.0,) * 2), ActionLeaf("discrete", 3)),
+}
+CORES = {
+    "none": {"use_rnn": False},
+    "gru": {"rnn_type": "gru"},
+    "lstm": {"rnn_type": "lstm", "rnn_num_layers": 2},
+}
+
+
+def small_config(**options):
+    defaults = {"hidden_size": 8, "mlp_layers": "8", "obs_scale": 255.0, "normalize_input": True}
+    return ModelConfig(**(defaults | options))
+
+
+def spec_of(observation, actions, masked=False):
+    leaves = (observation,)
+    if masked:
+        width = action_spec(EnvSpec(leaves, actions, 1)).mask_width
+        leaves += (ObservationLeaf(ACTION_MASK, (width,), "uint8", "mask"),)
+    return EnvSpec(leaves, actions, 1)
+
+
+def random_observations(spec, *batch):
+    generator = torch.Generator().manual_seed(5)
+    observations = {}
+    for leaf in spec.observations:
+        shape = (*batch, *leaf.shape)
+        if leaf.kind == "image":
+            observations[leaf.name] = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        elif leaf.kind == "vector":
+            observations[leaf.name] = torch.randn(shape, generator=generator)
+        else:
+            observations[leaf.name] = torch.randint(0, max(2, leaf.num_categories), shape, generator=generator)
+    return observations
+
+
+def some_resets():
+    fresh = torch.zeros(STEPS, ROWS, dtype=torch.uint8)
+    fresh[0, 0] = fresh[3, 1] = fresh[4, 1] = fresh[6, 2] = 1
+    return fresh
+
+
+def trained_model(config, spec, seed=0):
+    """Weights as after some training: the first policy is nearly uniform, and would hide differences."""
+    torch.manual_seed(seed)
+    model = build_actor_critic(config, spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            inputs = parameter[0].numel() if parameter.dim() > 1 else 10
+            parameter.add_(torch.randn_like(parameter), alpha=0.5 / inputs**0.5)
+    return model
+
+
+def act_step_by_step(model, observations, state, fresh):
+    parameters, values = [], []
+    with torch.no_grad():
+        for t in range(len(fresh)):
+            state = state * (fresh[t] == 0).unsqueeze(1)
+            step = model.act({name: value[t] for name, value in observations.items()}, state)
+            parameters.append(step.parameters)
+            values.append(step.values)
+            state = step.state
+    return torch.stack(parameters), torch.stack(values)
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("encoder", OBSERVATIONS)
+def test_ratios_on_unchanged_weights_are_one(encoder, core):
+    for actions, masked, shared in itertools.product(ACTIONS.values(), (False, True), (False, True)):
+        spec = spec_of(OBSERVATIONS[encoder], actions, masked and any(leaf.kind == "discrete" for leaf in actions))
+        config = small_config(encoder=encoder, actor_critic_share_weights=shared, **CORES[core])
+        model = trained_model(config, spec)
+        observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+        state = torch.randn(ROWS, model.state_size)
+        parameters, values = act_step_by_step(model, observations, state, fresh)
+        chosen = model.distribution.sample(parameters, torch.Generator().manual_seed(1))
+        unrolled = model.unroll(observations, state, fresh)
+        log_ratio = model.distribution.log_prob(unrolled.parameters, chosen) - model.distribution.log_prob(
+            parameters, chosen
+        )
+        assert (log_ratio.exp() - 1.0).abs().max() < 1e-5
+        torch.testing.assert_close(unrolled.values, values, atol=1e-5, rtol=1e-5)
+        assert parameters.std(dim=(0, 1)).min() > 1e-4, "the policy ignores its observation: nothing was proven"
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_resets_and_state_matter(core, shared):
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    model = trained_model(small_config(actor_critic_share_weights=shared, **CORES[core]), spec)
+    observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+    state = torch.randn(ROWS, model.state_size)
+    before = model.unroll(observations, state, fresh)
+    without_resets = model.unroll(observations, state, torch.zeros_like(fresh))
+    other_state = model.unroll(observations, state + 1.0, fresh)
+    for field in ("parameters", "values"):
+        ours, unreset, other = (getattr(output, field) for output in (before, without_resets, other_state))
+        assert torch.equal(ours[:3, 1], unreset[:3, 1]) and not torch.allclose(ours[3:, 1], unreset[3:, 1])
+        assert torch.equal(ours[:, 0], other[:, 0]) and not torch.allclose(ours[:3, 1], other[:3, 1])
+        torch.testing.assert_close(ours[3:, 1], other[3:, 1])
+
+
+def test_a_dict_of_every_kind_reaches_policy_and_value():
+    leaves = (
+        ObservationLeaf("a/picture", (3, 9, 9), "uint8", "image"),
+        ObservationLeaf("a.number", (2, 3), "float32", "vector"),
+        ObservationLeaf("few", (2,), "int64", "categorical", 4),
+        ObservationLeaf("many", (5,), "int64", "categorical", 3000),
+        ObservationLeaf(ACTION_MASK, (4,), "uint8", "mask"),
+    )
+    spec = EnvSpec(leaves, ACTIONS["discrete"], 1)
+    model = trained_model(small_config(use_rnn=False), spec)
+    observations = random_observations(spec, STEPS, ROWS)
+    observations[ACTION_MASK][:] = 1
+    state, fresh = torch.zeros(ROWS, 0), some_resets()
+    before = model.unroll(observations, state, fresh)
+    for leaf in leaves[:-1]:
+        value = observations[leaf.name]
+        other = (value + 1) % leaf.num_categories if leaf.kind == "categorical" else value + 1
+        after = model.unroll({**observations, leaf.name: other}, state, fresh)
+        assert not torch.allclose(before.parameters, after.parameters), leaf.name
+        assert not torch.allclose(before.values, after.values), leaf.name
+    assert {"few", "many"} <= {leaf.name for leaf in model.preprocessor.leaves}
+
+
+def test_the_mask_forbids_in_act_and_unroll_alike():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["mixed"], masked=True)
+    model = trained_model(small_config(use_rnn=False), spec)
+    observations = random_observations(spec, 1, ROWS)
+    observations[ACTION_MASK] = torch.tensor([[[1, 0, 0, 1, 0, 1, 1], [0] * 7, [1] * 7]], dtype=torch.uint8)
+    state, fresh = torch.zeros(ROWS, 0), torch.zeros(1, ROWS)
+    acted = model.act({name: value[0] for name, value in observations.items()}, state).parameters
+    learned = model.unroll(observations, state, fresh).parameters[0]
+    forbidden = acted == FORBIDDEN
+    # Parameters: mean, log std, four logits, two means, two log stds, three logits.
+    assert forbidden.nonzero().tolist() == [[0, 3], [0, 4], [0, 10]]
+    assert torch.equal(forbidden, learned == FORBIDDEN)
+
+
+def test_separate_critic_shares_no_weight_with_the_actor():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    for shared in (True, False):
+        model = trained_model(small_config(actor_critic_share_weights=shared), spec)
+        observations = random_observations(spec, STEPS, ROWS)
+        model.unroll(observations, torch.zeros(ROWS, model.state_size), some_resets()).values.sum().backward()
+        touched = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+        assert any(name.startswith("_trunks.0") for name in touched) == shared
+        assert any(name.startswith("_trunks.1") for name in touched) != shared
+
+
+def test_the_first_policy_is_nearly_uniform_with_the_stddev_asked_for():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["mixed"])
+    for adaptive in (True, False):
+        model = build_actor_critic(small_config(adaptive_stddev=adaptive, initial_stddev=0.3), spec)
+        observations = random_observations(spec, ROWS)
+        parameters = model.act(observations, torch.zeros(ROWS, model.state_size)).parameters
+        log_stds = parameters[:, [1, 8, 9]]
+        torch.testing.assert_close(log_stds.exp(), torch.full_like(log_stds, 0.3), atol=0.03, rtol=0.0)
+        assert parameters[:, [0, 2, 3, 4, 5, 6, 7, 10, 11, 12]].abs().max() < 0.1
+        assert (log_stds.std(0).max() > 0) == adaptive
+
+
+def test_values_of_act_are_in_reward_units_and_those_of_unroll_normalised():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    model = trained_model(small_config(use_rnn=False, normalize_returns=True), spec)
+    model.returns_normalizer.update(100.0 + 7.0 * torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool))
+    observations = random_observations(spec, 1, ROWS)
+    state = torch.zeros(ROWS, 0)
+    acted = model.act({"obs": observations["obs"][0]}, state).values
+    learned = model.unroll(observations, state, torch.zeros(1, ROWS)).values[0]
+    torch.testing.assert_close(model.returns_normalizer.denormalize(learned), acted)
+    assert (acted - learned).abs().min() > 10.0
+
+
+def test_updating_the_observation_normalizer_uses_only_the_masked_rows():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    mask = torch.zeros(STEPS, ROWS, dtype=torch.bool)
+    mask[2:5, 1] = True
+    observations = random_observations(spec, STEPS, ROWS)
+    state, fresh = torch.zeros(ROWS, 0), torch.zeros(STEPS, ROWS)
+    outputs = []
+    for poison in (0.0, 1e6):
+        model = trained_model(small_config(use_rnn=False), spec)
+        untouched = model.unroll(observations, state, fresh).values
+        poisoned = observations["obs"] + poison * ~mask.unsqueeze(-1)
+        model.update_observation_normalizer({"obs": poisoned}, mask)
+        outputs.append(model.unroll(observations, state, fresh).values)
+        assert not torch.allclose(untouched, outputs[-1])
+    assert torch.equal(*outputs)
+
+
+def test_spectral_norm_moves_only_when_the_normalizer_is_updated():
+    spec = spec_of(OBSERVATIONS["minigrid_tiny"], ACTIONS["discrete"])
+    model = trained_model(small_config(use_rnn=False, use_spectral_norm=True), spec)
+    observations = random_observations(spec, STEPS, ROWS)
+    arguments = (observations, torch.zeros(ROWS, 0), torch.zeros(STEPS, ROWS))
+    first, second = model.unroll(*arguments).values, model.unroll(*arguments).values
+    model.update_observation_normalizer(observations, torch.ones(STEPS, ROWS, dtype=torch.bool))
+    assert torch.equal(first, second)
+    assert not torch.allclose(first, model.unroll(*arguments).values)
+
+
+def test_low_precision_runs_through_every_core():
+    spec = spec_of(OBSERVATIONS["minigrid_tiny"], ACTIONS["mixed"])
+    for core in CORES.values():
+        model = trained_model(small_config(**core), spec)
+        observations, state = random_observations(spec, STEPS, ROWS), torch.zeros(ROWS, model.state_size)
+        exact = model.unroll(observations, state, some_resets())
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = model.unroll(observations, state, some_resets())
+            step = model.act({name: value[0] for name, value in observations.items()}, state)
+        (rough.parameters.sum() + rough.values.sum()).backward()
+        assert {t.dtype for t in (*rough, *step)} == {torch.float32}
+        torch.testing.assert_close(rough.parameters, exact.parameters, atol=0.3, rtol=0.1)
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_building_twice_from_one_seed_gives_the_same_weights():
+    spec = spec_of(OBSERVATIONS["conv_simple"], ACTIONS["mixed"])
+    first, second, other = (trained_model(small_config(), spec, seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_impossible_environments_are_refused():
+    vector = OBSERVATIONS["mlp"]
+    wrong_mask = ObservationLeaf(ACTION_MASK, (3,), "uint8", "mask")
+    with pytest.raises(ConfigError, match=r"shape \(4,\)"):
+        build_actor_critic(small_config(), EnvSpec((vector, wrong_mask), ACTIONS["discrete"], 1))
+    with pytest.raises(ConfigError, match="no observation but an action mask"):
+        build_actor_critic(small_config(), EnvSpec((wrong_mask,), ACTIONS["discrete"], 1))
+
+
+def test_wrong_shapes_are_named():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    model = build_actor_critic(small_config(), spec)
+    observations, state = random_observations(spec, STEPS, ROWS), torch.zeros(ROWS, model.state_size)
+    with pytest.raises(ValueError, match="at least one step"):
+        model.unroll(observations, state, torch.zeros(0, ROWS))
+    with pytest.raises(ValueError, match="one row for each of the 3"):
+        model.unroll(observations, state[:2], some_resets())
+    with pytest.raises(ValueError, match="observation 'obs'"):
+        model.unroll({"obs": observations["obs"][1:]}, state, some_resets())
+    with pytest.raises(ValueError, match="keeps 8 numbers a row"):
+        model.unroll(observations, state[:, 1:], some_resets())

@@ -1,0 +1,106 @@
+"""Recurrent cores against torch's own, step by step and through time, values and gradients."""
+
+import pytest
+import torch
+from torch import nn
+
+from algorithms.models.config import ModelConfig
+from algorithms.models.cores import build_core
+from algorithms.models.sequences import GruSequence, LstmSequence
+
+STEPS, ROWS, INPUTS, SIZE = 9, 4, 5, 6
+
+
+def build(rnn_type, layers=1):
+    torch.manual_seed(0)
+    core = build_core(INPUTS, ModelConfig(hidden_size=SIZE, rnn_type=rnn_type, rnn_num_layers=layers))
+    for parameter in core.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return core
+
+
+def case(core, reset_probability):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(STEPS, ROWS, INPUTS, generator=generator, requires_grad=True)
+    state = torch.randn(ROWS, core.state_size, generator=generator, requires_grad=True)
+    fresh = (torch.rand(STEPS, ROWS, generator=generator) < reset_probability).to(torch.uint8)
+    return x, state, fresh
+
+
+def slow_unroll(core, x, state, fresh):
+    outputs = []
+    for t in range(len(x)):
+        output, state = core.step(x[t], state * (fresh[t] == 0).unsqueeze(1))
+        outputs.append(output)
+    return torch.stack(outputs)
+
+
+def gradients(core, output, x, state):
+    weights = torch.arange(output.numel()).view_as(output).cos()  # every output counts differently
+    return torch.autograd.grad((output * weights).sum(), [x, state, *core.parameters()])
+
+
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("reset_probability", [0.0, 0.3, 1.0])
+def test_unroll_equals_step_after_step_and_so_do_its_gradients(rnn_type, layers, reset_probability):
+    core = build(rnn_type, layers)
+    x, state, fresh = case(core, reset_probability)
+    fast, slow = core.unroll(x, state, fresh), slow_unroll(core, x, state, fresh)
+    torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-5)
+    for ours, theirs in zip(gradients(core, fast, x, state), gradients(core, slow, x, state), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_without_resets_a_layer_is_that_of_torch(rnn_type):
+    core = build(rnn_type)
+    x, state, fresh = case(core, 0.0)
+    reference = (nn.GRU if rnn_type == "gru" else nn.LSTM)(INPUTS, SIZE)
+    own = dict(
+        zip(("input_weight", "recurrent_weight", "input_bias", "recurrent_bias"), core.parameters(), strict=True)
+    )
+    theirs = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    reference.load_state_dict(dict(zip(theirs, own.values(), strict=True)))
+    initial = state[None] if rnn_type == "gru" else tuple(part[None].contiguous() for part in state.chunk(2, 1))
+    torch.testing.assert_close(core.unroll(x, state, fresh), reference(x, initial)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_gradients_agree_with_finite_differences():
+    generator = torch.Generator().manual_seed(2)
+
+    def number(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    keep = torch.ones(3, 2, 1, dtype=torch.float64)
+    keep[1, 0] = 0.0
+    gru = (number(3, 2, 6), number(2, 2), keep, number(6, 2), number(6))
+    lstm = (number(3, 2, 8), number(2, 2), number(2, 2), keep, number(8, 2))
+    assert torch.autograd.gradcheck(GruSequence.apply, gru)
+    assert torch.autograd.gradcheck(LstmSequence.apply, lstm)
+
+
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_nothing_crosses_an_episode_boundary(rnn_type):
+    core = build(rnn_type, layers=2)
+    x, state, fresh = case(core, 0.0)
+    fresh[4, 1] = 1
+    output = core.unroll(x, state, fresh)
+    of_x, of_state = torch.autograd.grad(output[4:, 1].sum(), [x, state])
+    assert not of_x[:4].any() and not of_state.any() and of_x[4, 1].all()
+    of_x, of_state = torch.autograd.grad(core.unroll(x, state, fresh)[4:, 2].sum(), [x, state])
+    assert of_x[:4, 2].any() and of_state[2].any()  # without a reset it does
+
+
+def test_the_state_holds_every_layer():
+    assert build("gru", 3).state_size == 3 * SIZE
+    assert build("lstm", 2).state_size == 4 * SIZE
+    assert build_core(INPUTS, ModelConfig(use_rnn=False)).state_size == 0
+
+
+def test_without_memory_features_pass_through():
+    core = build_core(INPUTS, ModelConfig(use_rnn=False))
+    x, nothing = torch.randn(STEPS, ROWS, INPUTS), torch.zeros(ROWS, 0)
+    assert torch.equal(core.unroll(x, nothing, torch.ones(STEPS, ROWS)), x)
+    assert torch.equal(core.step(x[0], nothing)[0], x[0])
+    assert core.output_size == INPUTS

@@ -1,0 +1,169 @@
+"""Every encoder of the folder, how one is chosen, and how one comes from outside."""
+
+import ast
+import importlib
+import pkgutil
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from algorithms.models import encoders
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
+from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
+from algorithms.models.encoders import conv_nature, conv_simple, minigrid_tiny, mlp, resnet_impala
+from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from utils.options import ConfigError
+
+FILES = sorted(module.name for module in pkgutil.iter_modules(encoders.__path__))
+ACTIONS = (ActionLeaf("discrete", 2),)
+
+
+def image(height, width, channels=3):
+    return ObservationLeaf("obs", (channels, height, width), "uint8", "image")
+
+
+VECTOR = ObservationLeaf("obs", (6,), "float32", "vector")
+
+
+class Halves(nn.Module):
+    """An encoder from outside: the first half of a vector, scaled."""
+
+    kind = "vector"
+    minimum_size = 1
+
+    def __init__(self, leaf, config):
+        super().__init__()
+        self.output_size = leaf.shape[0] // 2
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * x[:, : self.output_size]
+
+
+@pytest.fixture
+def registered():
+    register_encoder("halves", Halves)
+    yield "halves"
+    del sys.modules["algorithms.models.encoders.halves"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_builds_runs_learns_and_says_what_it_is(name):
+    module = importlib.import_module(f"algorithms.models.encoders.{name}")
+    encoder_type = module.Encoder
+    size = encoder_type.minimum_size
+    leaves = [VECTOR] if encoder_type.kind == "vector" else [image(size, size), image(size + 5, size + 2, channels=4)]
+    for leaf in leaves:
+        encoder = encoder_type(leaf, ModelConfig(mlp_layers="16,8"))
+        x = torch.rand(3, *leaf.shape).contiguous(
+            memory_format=torch.channels_last if leaf.kind == "image" else torch.contiguous_format
+        )
+        output = encoder(x)
+        assert output.shape == (3, encoder.output_size)
+        output.square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in encoder.parameters())
+        assert not torch.allclose(encoder(x.flip(0)), output)
+    assert issubclass(encoder_type, nn.Module) and encoder_type.kind in ("image", "vector")
+    assert len(module.__doc__) > 40 and len(encoder_type.__doc__) > 10
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_encoder_says_truly_how_small_an_image_may_be(name):
+    encoder = find_encoder(name)
+    if encoder.kind == "vector":
+        assert encoder.minimum_size == 1
+    elif encoder.minimum_size > 1:
+        leaf = image(encoder.minimum_size - 1, 100)
+        with pytest.raises(RuntimeError):
+            encoder(leaf, ModelConfig())(torch.rand(1, *leaf.shape))
+    else:
+        assert encoder(image(1, 1), ModelConfig())(torch.rand(1, 3, 1, 1)).shape[0] == 1
+
+
+@pytest.mark.parametrize(
+    "leaf, module",
+    [
+        (VECTOR, mlp),
+        (image(84, 84, 4), conv_nature),
+        (image(72, 128), conv_simple),
+        (image(36, 36), conv_simple),
+        (image(7, 7), minigrid_tiny),
+        (image(3, 3), resnet_impala),
+        (image(24, 24), resnet_impala),
+    ],
+)
+def test_auto_chooses_by_kind_and_size(leaf, module):
+    assert choose_encoder(leaf, ModelConfig()) is module.Encoder
+
+
+def test_a_named_encoder_reads_its_kind_and_the_rest_is_automatic():
+    config = ModelConfig(encoder="resnet_impala")
+    assert choose_encoder(image(84, 84), config) is resnet_impala.Encoder
+    assert choose_encoder(VECTOR, config) is mlp.Encoder
+
+
+def test_a_small_image_is_refused_with_encoders_that_fit():
+    with pytest.raises(ConfigError, match=r"at least 36x36, observation 'obs' is 9x40; these fit: .*resnet_impala"):
+        choose_encoder(image(9, 40), ModelConfig(encoder="conv_simple"))
+
+
+def test_an_encoder_with_nothing_to_read_is_refused():
+    with pytest.raises(ConfigError, match=r"obs \(vector\); these fit: auto, mlp"):
+        build_actor_critic(ModelConfig(encoder="conv_simple"), EnvSpec((VECTOR,), ACTIONS, 1))
+
+
+@pytest.mark.parametrize("name", ["conv_simpel", "missing.module:Encoder", "torch:NoSuchClass", ":Encoder"])
+def test_an_unknown_encoder_is_refused(name):
+    with pytest.raises(ConfigError, match=f"encoder='{name}'"):
+        find_encoder(name)
+
+
+def test_a_registered_encoder_is_used_and_listed(registered):
+    model = build_actor_critic(ModelConfig(encoder=registered, use_rnn=False), EnvSpec((VECTOR,), ACTIONS, 1))
+    assert any(isinstance(module, Halves) for module in model.modules())
+    assert registered in encoder_names()
+
+
+def test_a_path_names_an_encoder_in_any_importable_module(monkeypatch):
+    module = types.ModuleType("somewhere_else")
+    module.Halves = Halves
+    monkeypatch.setitem(sys.modules, "somewhere_else", module)
+    assert find_encoder("somewhere_else:Halves") is Halves
+
+
+@pytest.mark.parametrize("name", ["auto", "mlp", "not a name"])
+def test_a_registration_cannot_take_a_name_that_is_in_use(name):
+    with pytest.raises(ConfigError, match="taken"):
+        register_encoder(name, Halves)
+
+
+def test_images_are_shifted_and_scaled_as_the_options_say():
+    leaf = image(7, 7)
+    spec = EnvSpec((leaf,), ACTIONS, 1)
+    config = ModelConfig(use_rnn=False, obs_subtract_mean=10.0, obs_scale=4.0)
+    picture = torch.randint(0, 256, (2, 3, 7, 7), dtype=torch.uint8)
+    original = picture.clone()
+    (prepared,) = build_actor_critic(config, spec).preprocessor({"obs": picture})
+    torch.testing.assert_close(prepared, (picture.float() - 10.0) / 4.0)
+    assert torch.equal(picture, original) and prepared.is_contiguous(memory_format=torch.channels_last)
+    floating = torch.rand(2, 3, 7, 7)
+    untouched = floating.clone()
+    build_actor_critic(config, spec).preprocessor({"obs": floating})
+    assert torch.equal(floating, untouched), "the block's own memory was scaled"
+
+
+def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
+    forbidden = {"multiprocessing", "threading", "queue", "socket", "subprocess", "gymnasium"}
+    neighbours = ("algorithms.learning", "algorithms.memory", "algorithms.checkpoints")
+    files = list(Path(encoders.__path__[0]).parent.rglob("*.py"))
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] in forbidden or name.startswith(neighbours) for name in names), path
+    assert len(files) > 15

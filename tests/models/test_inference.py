@@ -1,0 +1,105 @@
+"""The policy worker's half: memory per agent row, replaced weights, repeatable samples."""
+
+import pytest
+import torch
+
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
+from algorithms.models.inference import PolicyInference
+from algorithms.models.parameters import flatten
+from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+
+SPEC = EnvSpec(
+    (ObservationLeaf("obs", (3,), "float32", "vector"),), (ActionLeaf("discrete", 4), ActionLeaf("continuous", 2)), 1
+)
+ROWS = 6
+
+
+def build(seed=0, **options):
+    torch.manual_seed(seed)
+    return build_actor_critic(ModelConfig(**({"hidden_size": 8, "mlp_layers": "8"} | options)), SPEC)
+
+
+def inference(seed=0, weights=0, **options):
+    return PolicyInference(build(weights, **options), ROWS, "cpu", seed)
+
+
+def observe(t, rows):
+    generator = torch.Generator().manual_seed(t)
+    return {"obs": torch.randn(ROWS, 3, generator=generator)[rows]}
+
+
+def none_fresh(rows):
+    return torch.zeros(len(rows), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("options", [{"rnn_type": "gru"}, {"rnn_type": "lstm", "actor_critic_share_weights": False}])
+def test_each_row_remembers_its_own_episode_in_whatever_order_it_is_asked(options):
+    together, apart = inference(**options), inference(**options)
+    everyone = torch.arange(ROWS)
+    for t in range(4):
+        whole = together.act(everyone, observe(t, everyone), none_fresh(everyone), deterministic=True)
+        for rows in (torch.tensor([4, 0]), torch.tensor([5, 2, 1]), torch.tensor([3])):
+            part = apart.act(rows, observe(t, rows), none_fresh(rows), deterministic=True)
+            torch.testing.assert_close(part.parameters, whole.parameters[rows])
+            torch.testing.assert_close(part.state_before, whole.state_before[rows])
+    assert whole.state_before.abs().min() > 0
+
+
+def test_the_state_before_is_what_the_learner_unrolls_from():
+    policy, rows = inference(), torch.arange(ROWS)
+    policy.act(rows, observe(0, rows), none_fresh(rows))
+    fresh = torch.tensor([0, 1, 0, 0, 1, 0], dtype=torch.uint8)
+    result = policy.act(rows, observe(1, rows), fresh)
+    unrolled = policy.model.unroll({"obs": observe(1, rows)["obs"][None]}, result.state_before, torch.zeros(1, ROWS))
+    torch.testing.assert_close(unrolled.parameters[0], result.parameters)
+    torch.testing.assert_close(unrolled.values[0], result.values)
+    log_prob = policy.model.distribution.log_prob(unrolled.parameters[0], result.actions)
+    torch.testing.assert_close(log_prob, result.log_prob)
+    assert not result.state_before[fresh == 1].any() and result.state_before[fresh == 0].any(1).all()
+
+
+def test_reset_rows_forgets_those_rows_only():
+    policy, rows = inference(), torch.arange(ROWS)
+    policy.act(rows, observe(0, rows), none_fresh(rows))
+    policy.reset_rows(torch.tensor([1, 3]))
+    before = policy.act(rows, observe(1, rows), none_fresh(rows)).state_before
+    assert [bool(row.any()) for row in before] == [True, False, True, False, True, True]
+
+
+def test_shapes_and_types_are_those_of_the_block():
+    for options, state_size in (({}, 8), ({"use_rnn": False}, 0)):
+        rows = torch.tensor([2, 4])
+        result = inference(**options).act(rows, observe(0, rows), none_fresh(rows))
+        shapes = [tuple(field.shape) for field in result]
+        assert shapes == [(2, 3), (2,), (2, 8), (2,), (2, state_size)]
+        assert {field.dtype for field in result} == {torch.float32}
+
+
+def test_adopted_weights_are_in_force_and_are_copies():
+    policy, rows = inference(weights=0), torch.arange(ROWS)
+    other = build(1)
+    flat = flatten(other)
+    before = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
+    policy.adopt(flat)
+    flat.zero_()
+    after = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
+    expected = build(1).act(observe(0, rows), torch.zeros(ROWS, 8))
+    torch.testing.assert_close(after.parameters, expected.parameters)
+    assert not torch.allclose(before.values, after.values)
+    with pytest.raises(ValueError, match="weights given"):
+        policy.adopt(torch.zeros(3))
+
+
+def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
+    rows = torch.arange(ROWS)
+    actions = [inference(seed).act(rows, observe(0, rows), none_fresh(rows)).actions for seed in (1, 1, 2)]
+    assert torch.equal(actions[0], actions[1]) and not torch.equal(actions[0], actions[2])
+    result = inference(3).act(rows, observe(0, rows), none_fresh(rows), deterministic=True)
+    assert torch.equal(result.actions[:, 0], result.parameters[:, :4].argmax(1).float())
+    assert torch.equal(result.actions[:, 1:], result.parameters[:, 4:6])
+
+
+def test_nothing_it_returns_carries_a_gradient():
+    rows = torch.arange(ROWS)
+    assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_fresh(rows)))

@@ -1,0 +1,82 @@
+"""Options as they arrive in layers and heads: ranges, initialisation, spectral norm, bounded deviations."""
+
+import math
+
+import pytest
+import torch
+
+from algorithms.models.config import ModelConfig
+from algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
+from algorithms.models.layers import SpectralNorm, conv, fully_connected, linear, refresh_spectral_norms
+from utils.options import ConfigError, check_value, options_of
+
+
+def test_every_default_lies_in_its_own_range_and_every_option_is_explained():
+    names = []
+    for field, rule in options_of(ModelConfig):
+        check_value(field.name, field.default, rule, "default")
+        assert len(rule.help) > 30, field.name
+        names.append(field.name)
+    assert len(names) == 19
+
+
+def test_widths_are_read_from_text():
+    assert ModelConfig(mlp_layers="64, 32").mlp_widths == (64, 32)
+    for wrong in ("", "64,", "64;32", "0", "-5", "64.5"):
+        with pytest.raises(ConfigError, match="mlp_layers"):
+            ModelConfig(mlp_layers=wrong)
+
+
+def test_orthogonal_weights_keep_lengths_and_the_gain_multiplies_them():
+    for gain in (1.0, 2.5):
+        layer = linear(16, 16, ModelConfig(policy_init_gain=gain))
+        x = torch.randn(5, 16)
+        torch.testing.assert_close(layer(x).norm(dim=1), gain * x.norm(dim=1))
+        assert not layer.bias.any()
+
+
+def test_xavier_weights_are_uniform_within_their_bound():
+    weight = linear(300, 100, ModelConfig(policy_initialization="xavier_uniform")).weight
+    bound = math.sqrt(6.0 / 400)
+    assert 0.99 * bound < weight.abs().max() <= bound
+
+
+@pytest.mark.parametrize("name, at_minus_one", [("elu", math.exp(-1) - 1), ("relu", 0.0), ("tanh", math.tanh(-1))])
+def test_the_nonlinearity_follows_every_layer(name, at_minus_one):
+    layers = fully_connected(1, [1, 1], ModelConfig(nonlinearity=name))
+    with torch.no_grad():
+        for index in (0, 2):
+            layers[index].weight.fill_(1.0)
+            layers[index].bias.zero_()
+    inner = layers[1](torch.tensor(-1.0)).item()
+    assert inner == pytest.approx(at_minus_one)
+    assert layers(torch.tensor([[-1.0]])).item() == pytest.approx(layers[3](torch.tensor(inner)).item())
+
+
+@pytest.mark.parametrize("build", [lambda c: linear(9, 7, c), lambda c: conv(2, 5, 3, 1, c)])
+def test_spectral_norm_brings_the_largest_singular_value_to_one(build):
+    torch.manual_seed(0)
+    layer = build(ModelConfig(use_spectral_norm=True, policy_init_gain=3.0))
+    with torch.no_grad():
+        layer.parametrizations.weight.original.add_(torch.randn_like(layer.parametrizations.weight.original))
+    for _ in range(40):
+        refresh_spectral_norms(layer)
+    assert torch.linalg.matrix_norm(layer.weight.flatten(1), ord=2).item() == pytest.approx(1.0, rel=1e-3)
+    plain = build(ModelConfig(policy_init_gain=3.0))
+    assert torch.linalg.matrix_norm(plain.weight.flatten(1), ord=2).item() == pytest.approx(3.0, rel=1e-3)
+
+
+def test_spectral_norm_lets_the_gradient_through_the_norm():
+    torch.manual_seed(0)
+    weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(SpectralNorm(weight).double(), weight)
+
+
+def test_log_stds_stay_in_their_range_with_a_gradient_and_start_where_asked():
+    raw = torch.linspace(-8.0, 6.0, 50, requires_grad=True)
+    bounded = bounded_log_std(raw)
+    bounded.sum().backward()
+    assert LOG_STD_RANGE[0] < bounded.min() < -4.8 and 1.8 < bounded.max() < LOG_STD_RANGE[1]
+    assert (raw.grad > 0).all() and (bounded.diff() > 0).all()
+    for stddev in (0.01, 0.5, 1.0, 7.0):
+        assert bounded_log_std(torch.tensor(raw_log_std(stddev))).exp().item() == pytest.approx(stddev, rel=1e-4)

@@ -1,0 +1,92 @@
+"""Running moments against numpy in float64, over long and hard streams."""
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms.models.normalization import ObservationNormalizer, ReturnsNormalizer, RunningMoments
+
+
+def everything(x):
+    return torch.ones(x.shape[:2], dtype=torch.bool)
+
+
+def test_moments_are_those_of_all_masked_rows_so_far():
+    moments, rng = RunningMoments((3,)), np.random.default_rng(0)
+    seen = []
+    for _ in range(20):
+        x = rng.normal([1.0, -50.0, 1e4], [1.0, 0.01, 300.0], (5, 4, 3)).astype(np.float32)
+        mask = rng.random((5, 4)) < 0.7
+        moments.update(torch.from_numpy(x), torch.from_numpy(mask))
+        seen.append(x[mask])
+    rows = np.concatenate(seen).astype(np.float64)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-5)
+    assert moments.count.sum() == len(rows) < 20 * 20
+
+
+def test_a_masked_row_has_no_influence_and_an_empty_mask_changes_nothing():
+    x, mask = torch.randn(4, 2, 3), torch.tensor([[True, False]] * 4)
+    ours, poisoned = RunningMoments((3,)), RunningMoments((3,))
+    ours.update(x, mask)
+    poisoned.update(torch.where(mask.unsqueeze(-1), x, torch.nan), mask)
+    assert torch.equal(ours.moments, poisoned.moments)
+    before = ours.moments.clone()
+    ours.update(x + 100.0, torch.zeros_like(mask))
+    assert torch.equal(ours.moments, before) and ours.moments[0, 0].any()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_float32_state_follows_beyond_a_billion_samples(offset):
+    """The mean of the stream moves after 1e9 samples; plain float32 would lose each small step of it."""
+    moments, expected, count = RunningMoments((1,)), offset, 1e9
+    moments.moments[0, 0] = offset
+    moments.count[0] = count
+    batch = torch.tensor([[[offset + 0.5]]]).expand(1, 1024, 1)
+    for _ in range(2000):
+        moments.update(batch, everything(batch))
+        expected += 1024 / (count + 1024) * (offset + 0.5 - expected)
+        count += 1024
+    plain = np.float32(offset)
+    for _ in range(2000):
+        plain += np.float32(1024 / 1e9) * (np.float32(offset + 0.5) - plain)
+    assert moments.moments[0].double().sum().item() == pytest.approx(expected, abs=1e-8)
+    assert moments.count.double().sum().item() == count
+    if offset:
+        assert plain == np.float32(offset) != np.float32(expected), "float32 alone would have passed"
+
+
+def test_all_state_is_float32_and_travels_with_the_state_dict():
+    source, copy = ObservationNormalizer((2,)), ObservationNormalizer((2,))
+    source.update(torch.randn(6, 5, 2) * 3.0 + 1.0, torch.ones(6, 5, dtype=torch.bool))
+    copy.load_state_dict(source.state_dict())
+    x = torch.randn(7, 2)
+    assert {value.dtype for value in source.state_dict().values()} == {torch.float32}
+    assert torch.equal(copy(x), source(x)) and not torch.equal(source(x), x)
+
+
+def test_observations_are_centred_scaled_and_clipped():
+    normalizer = ObservationNormalizer((1,))
+    x = torch.randn(100, 50, 1) * 20.0 + 300.0
+    normalizer.update(x, everything(x))
+    normal = normalizer(x)
+    assert abs(normal.mean().item()) < 0.01 and abs(normal.std().item() - 1.0) < 0.01
+    assert normalizer(torch.tensor([[1e6], [-1e6]])).squeeze().tolist() == [5.0, -5.0]
+    constant = ObservationNormalizer((1,))
+    constant.update(torch.full((3, 3, 1), 0.1), torch.ones(3, 3, dtype=torch.bool))
+    assert constant(torch.tensor([[0.1]])).abs().item() < 1e-3
+
+
+def test_normalised_returns_come_back_and_start_unchanged():
+    normalizer, x = ReturnsNormalizer(), torch.randn(8, 16) * 40.0 - 90.0
+    assert torch.equal(normalizer.normalize(x), x) and torch.equal(normalizer.denormalize(x), x)
+    normalizer.update(x, everything(x))
+    normal = normalizer.normalize(x)
+    assert abs(normal.mean().item()) < 1e-5 and normal.std(correction=0).item() == pytest.approx(1.0, rel=1e-5)
+    torch.testing.assert_close(normalizer.denormalize(normal), x)
+
+
+def test_equal_returns_do_not_blow_up_the_first_different_one():
+    normalizer, zeros = ReturnsNormalizer(), torch.zeros(8, 16)
+    normalizer.update(zeros, everything(zeros))
+    assert normalizer.normalize(torch.tensor(1.0)).item() == pytest.approx(100.0)

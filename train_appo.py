@@ -1,0 +1,24 @@
+"""Train a policy: `python train_appo.py --env=CartPole-v1 --experiment=first`. `--help` lists every option."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(argv: list[str]) -> int:
+    """Parse, resolve the configuration, run the driver; its exit code."""
+    from algorithms.config import resolve
+    from utils.options import ConfigError
+
+    try:
+        resolved = resolve(argv[1:])
+        from algorithms.training.driver import train
+
+        return train(resolved, argv)
+    except ConfigError as error:
+        print(f"train_appo.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,316 @@
+"""Options as a user meets them: flags with help, and layers of values that are checked alike.
+
+The options themselves are declared elsewhere, as dataclass fields made by `utils.options.option`; here they become
+`--name=value`. Flags are flat (no prefix of their group), take hyphens or underscores, and may be typed without a value
+when they are booleans. What is typed stays text until `check_layer`, so a wrong value is refused in the same words
+whether it comes from the command line, from a file or from a program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, NamedTuple
+
+from utils.options import ConfigError, OptionRule, check_value, options_of
+
+COMMAND_LINE = "command line"
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
+_MAX_INTEGER = 2**63 - 1  # counters are 64-bit
+
+
+class Declared(NamedTuple):
+    """One option as its group declares it."""
+
+    name: str
+    group: str
+    kind: Any  # bool, int, float, str, tuple[kind, ...], or one of these or None
+    default: Any
+    rule: OptionRule
+
+
+class Parsed(NamedTuple):
+    """What `parse` found."""
+
+    values: dict[str, Any]  # of every option: typed, else of the lower layers, else the declared default
+    typed: frozenset[str]  # the options that the user typed
+
+
+class _Typed(NamedTuple):
+    """The words typed after a flag, which tells them from a default; one at most."""
+
+    words: tuple[str, ...]
+
+
+def declared_options(groups: Mapping[str, type]) -> dict[str, Declared]:
+    """Every option of several config dataclasses by name.
+
+    Raises:
+        ConfigError: two groups declare the same name or alias.
+    """
+    options: dict[str, Declared] = {}
+    owners: dict[str, str] = {}
+    for group, config_type in groups.items():
+        kinds = typing.get_type_hints(config_type)
+        for field, rule in options_of(config_type):
+            for name in (field.name, *rule.aliases):
+                if name in owners:
+                    raise ConfigError(
+                        f"option {name!r} is declared twice, in {owners[name]} and in {group}; rename one"
+                    )
+                owners[name] = group
+            options[field.name] = Declared(field.name, group, kinds[field.name], field.default, rule)
+    return options
+
+
+def parse(
+    argv: Sequence[str],
+    groups: Mapping[str, type],
+    lower: Mapping[str, Any] | None = None,
+    *,
+    prog: str,
+    description: str = "",
+) -> Parsed:
+    """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0.
+
+    Args:
+        argv: The words after the program's name.
+        groups: title in the help -> config dataclass.
+        lower: Values that are in force instead of the declared defaults where nothing is typed.
+        prog: The program's name in the help.
+        description: What the program does, first in the help.
+
+    Raises:
+        ConfigError: an unknown flag (with the nearest one that exists), or a value that is not allowed.
+    """
+    import tyro
+
+    options = declared_options(groups)
+    defaults = {name: entry.default for name, entry in options.items()} | dict(lower or {})
+    parsed, unknown = tyro.cli(
+        _flags_type(groups, options, defaults),
+        args=list(argv),
+        prog=prog,
+        description=description,
+        return_unknown_args=True,
+        use_underscores=True,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
+    )
+    if unknown:
+        _refuse_word(unknown[0], options)
+    found = {name: getattr(getattr(parsed, entry.group), name) for name, entry in options.items()}
+    typed = {name: value.words for name, value in found.items() if isinstance(value, _Typed)}
+    texts = {name: _from_words(options[name], words) for name, words in typed.items()}
+    return Parsed(defaults | check_layer(texts, options, COMMAND_LINE), frozenset(typed))
+
+
+def typed_word(argv: Sequence[str], name: str) -> str | None:
+    """The value of one flag, before the rest of the command line can be understood; the last one counts."""
+    found = None
+    for position, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if flag in (f"--{name}", f"--{name.replace('_', '-')}"):
+            follows = argv[position + 1 : position + 2]
+            found = value if equals else next((word for word in follows if not word.startswith("--")), None)
+    return found
+
+
+def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:
+    """The values of one layer in their declared types.
+
+    Raises:
+        ConfigError: `config.json sets unknown option 'lr'`, a value of another type, or one out of range.
+    """
+    aliases = {alias: entry.name for entry in options.values() for alias in entry.rule.aliases}
+    checked = {}
+    for given, value in values.items():
+        name = aliases.get(given, given)
+        if name not in options:
+            raise ConfigError(f"{layer} sets unknown option {name!r}{_did_you_mean(name, options)}")
+        entry = options[name]
+        checked[name] = _coerce(name, value, entry.kind, layer)
+        if checked[name] is not None:
+            check_value(name, checked[name], entry.rule, layer)
+    return checked
+
+
+def reference_page(groups: Mapping[str, type], command: str) -> str:
+    """The reference page of all options in Markdown; `command` is what writes it."""
+    lines = ["# Options", "", f"Written by `{command}`; do not edit. An option is typed `--name=value`.", ""]
+    options = declared_options(groups)
+    for group, config_type in groups.items():
+        entries = [entry for entry in options.values() if entry.group == group]
+        if entries:
+            lines += [f"## {group}", "", _first_line(config_type), ""]
+            lines += ["| option | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+            lines += [_reference_row(entry) for entry in entries] + [""]
+    return "\n".join(lines)
+
+
+def _reference_row(entry: Declared) -> str:
+    names = ", ".join(f"`--{name}`" for name in (entry.name, *entry.rule.aliases))
+    default = "" if entry.default in ("", ()) else f"`{to_text(entry.default)}`"
+    return f"| {names} | {default} | {limits(entry.rule)} | {entry.rule.help.replace('|', '/')} |"
+
+
+def _first_line(config_type: type) -> str:
+    return (config_type.__doc__ or "").partition("\n")[0]
+
+
+def to_text(value: Any) -> str:
+    """A value as a user would type it."""
+    if isinstance(value, tuple):
+        return ",".join(to_text(entry) for entry in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        short = f"{value:g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+        return short if float(short) == value else str(value)
+    return str(value)
+
+
+def limits(rule: OptionRule) -> str:
+    """The allowed values in words; empty when anything goes."""
+    if rule.choices:
+        return "one of " + ", ".join(rule.choices)
+    low = "" if rule.minimum is None else f"at least {to_text(rule.minimum)}"
+    high = "" if rule.maximum is None else f"at most {to_text(rule.maximum)}"
+    return ", ".join(filter(None, (low, high)))
+
+
+def _flags_type(groups: Mapping[str, type], options: Mapping[str, Declared], defaults: Mapping[str, Any]) -> type[Any]:
+    """The same options as dataclasses that tyro understands, whose typed values come back as `_Typed`."""
+    sections = []
+    for group, config_type in groups.items():
+        fields = [
+            (name, _flag(entry, defaults[name]), dataclasses.field(default=defaults[name]))
+            for name, entry in options.items()
+            if entry.group == group
+        ]
+        section = dataclasses.make_dataclass(group, fields)
+        section.__doc__ = _first_line(config_type)
+        sections.append((group, section, dataclasses.field(default_factory=section)))
+    flags = dataclasses.make_dataclass("Flags", sections)
+    flags.__doc__ = ""
+    return flags
+
+
+def _flag(entry: Declared, default: Any) -> Any:
+    import tyro
+
+    primitive: Any = tyro.constructors.PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar=_metavar(entry.kind),
+        instance_from_str=lambda words: _Typed(tuple(words)),
+        is_instance=lambda _: True,
+        str_from_instance=lambda value: [to_text(value)],
+    )
+    shown = to_text(default) if default not in ("", ()) else "none"
+    hint = "; ".join(filter(None, (f"default: {shown}", limits(entry.rule))))
+    described = tyro.conf.arg(
+        help=entry.rule.help,
+        help_behavior_hint=f"({hint})",
+        aliases=tuple(f"--{alias}" for alias in entry.rule.aliases),
+    )
+    return Annotated[Any, primitive, described]
+
+
+def _refuse_word(word: str, options: Mapping[str, Declared]) -> None:
+    if not word.startswith("-"):
+        raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which belongs to no option; options are typed --name=value")
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{_did_you_mean(name, options)}")
+
+
+def _did_you_mean(name: str, options: Mapping[str, Declared]) -> str:
+    known = [known for entry in options.values() for known in (entry.name, *entry.rule.aliases)]
+    nearest = difflib.get_close_matches(name, known, n=2)
+    return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+
+
+def _metavar(kind: Any) -> str:
+    kind, _ = _without_none(kind)
+    if typing.get_origin(kind) is tuple:
+        part = _METAVARS[typing.get_args(kind)[0]]
+        return f"{part},{part},..."
+    return _METAVARS[kind]
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """A type, and whether None is allowed besides."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (inner,) = [part for part in typing.get_args(kind) if part is not types.NoneType]
+        return inner, True
+    return kind, False
+
+
+def _from_words(entry: Declared, words: tuple[str, ...]) -> Any:
+    """Text for `_coerce`, or what a flag without a value means."""
+    if words:
+        return words[0]
+    if _without_none(entry.kind)[0] is bool:
+        return True
+    raise ConfigError(f"{COMMAND_LINE} sets {entry.name} without a value; type --{entry.name}={_metavar(entry.kind)}")
+
+
+def _coerce(name: str, value: Any, kind: Any, layer: str) -> Any:
+    """A value of any layer in its declared type: text is read, a whole float is an integer, a list is a tuple."""
+    kind, may_be_none = _without_none(kind)
+    if value is None or (isinstance(value, str) and value.lower() == "none" and kind is not str):
+        if may_be_none:
+            return None
+        raise ConfigError(f"{layer} sets {name}=None; expected {_expected(kind)}")
+    if typing.get_origin(kind) is tuple:
+        part = typing.get_args(kind)[0]
+        entries = [word for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+        if not isinstance(entries, list | tuple):
+            raise ConfigError(f"{layer} sets {name}={value!r}; expected {_expected(kind)}")
+        return tuple(_coerce(name, entry, part, layer) for entry in entries)
+    try:
+        return _READERS[kind](value)
+    except (ValueError, ArithmeticError):
+        raise ConfigError(f"{layer} sets {name}={value!r}; expected {_expected(kind)}") from None
+
+
+def _expected(kind: Any) -> str:
+    names = {bool: "True or False", int: "a whole number such as 100 or 1e7", float: "a number", str: "text"}
+    return names[kind] if kind in names else f"{names[typing.get_args(kind)[0]]}, or several with commas between"
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _BOOLEANS:
+        return _BOOLEANS[value.lower()]
+    raise ValueError
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    number = Decimal(value)  # exact, where float("1e23") is not
+    if not number.is_finite() or abs(number) > _MAX_INTEGER or number != number.to_integral_value():
+        raise ValueError
+    return int(number)
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError
+    return number
+
+
+def _read_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+_READERS: dict[Any, Any] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}

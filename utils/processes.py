@@ -1,0 +1,118 @@
+"""What a process asks of its operating system: a name, a place, a parent to die with. Linux first, harmless elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+log = logging.getLogger(__name__)
+
+
+def set_title(title: str) -> None:
+    """The name that `ps` and `top` show."""
+    import setproctitle
+
+    setproctitle.setproctitle(title)
+    setproctitle.setthreadtitle(title[:15])
+
+
+def die_with_parent(expected_parent: int) -> None:
+    """Be killed when the parent ends, however it ends."""
+    if sys.platform != "linux":
+        return
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != expected_parent:  # it ended before the call took effect
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that they can be found and reaped."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def join_group(group: int) -> None:
+    """Become a member of a process group, which the guardian kills as one."""
+    os.setpgid(0, group)
+
+
+def redirect_output(path: Path) -> None:
+    """Send stdout and stderr of this process and its future children to the end of a file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (sys.stdout, sys.stderr):
+        standard.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def pin_to_cores(cores: Iterable[int]) -> None:
+    """Run only on these cores, where the system can be told so."""
+    wanted = set(cores)
+    if wanted and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, wanted)
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def lower_priority(niceness: int) -> None:
+    """Raise the niceness; lowering it needs rights that a user lacks, which is said and survived."""
+    if niceness == 0:
+        return
+    try:
+        os.nice(niceness)
+    except PermissionError:
+        log.warning("niceness %d needs more rights than this user has; going on without it", niceness)
+
+
+def kill_strangers(known: set[int]) -> list[int]:
+    """Kill children of this process, with all below them, that are not in `known`; the pids killed."""
+    killed = []
+    for child in psutil.Process().children():
+        if child.pid in known:
+            continue
+        family = [child]
+        try:
+            family += child.children(recursive=True)
+        except psutil.NoSuchProcess:
+            continue
+        for process in family:
+            _kill(process)
+            killed.append(process.pid)
+        _reap(child.pid)
+    return killed
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        log.debug("process %d had already ended", process.pid)
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        log.debug("process %d was reaped by somebody else", pid)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
