@@ -28,7 +28,7 @@ class EpisodeFinished(NamedTuple):
 
     policy: int
     episode_return: float  # sum of raw rewards, before scaling and clipping
-    true_return: float  # the environment's own objective, `info["true_reward"]`; else the return
+    true_return: float  # `info["true_reward"]`; the return where there is none; NaN where only other episodes have one
     length_frames: int
     extra: dict[str, float]  # what the environment put into info["episode_extra_stats"]
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms.learning.advantages import masked_mean
 from algorithms.learning.batch import Batch
@@ -107,7 +107,7 @@ def adam_metrics(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
     if not moments:
         return {}
-    return {"adam_max_second_moment": nn.utils.get_total_norm(moments, norm_type=math.inf)}
+    return {"adam_max_second_moment": torch.stack([moment.amax() for moment in moments]).amax()}
 
 
 def to_floats(metrics: dict[str, Tensor]) -> dict[str, float]:

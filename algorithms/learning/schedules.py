@@ -7,8 +7,8 @@ from typing import Any
 
 from algorithms.learning.config import LearningConfig
 
-# A policy that changed twice too much or half too little is corrected by half: fast enough to follow a drift, and
-# two wrong measurements in a row do no harm. The bounds keep a run of them from ending training for good.
+# Outside half to twice the threshold the rate moves by half: fast enough to follow a drift, slow enough that one wrong
+# measurement does no harm. The bounds keep a run of them from ending training for good.
 _FACTOR = 1.5
 _TOLERANCE = 2.0
 _LOWEST, _HIGHEST = 1e-6, 1e-2

@@ -125,6 +125,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
         ArraySpec("started", (1,), "i4", "driver", "all", "1: every worker is ready, sampling may begin"),
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),
+        ArraySpec("memory_mb", process, "f4", "driver", "driver", "resident memory, shared pages included"),
         ArraySpec("phase", process, "i4", "each", "driver", "what the worker is doing, see counters.Phase"),
         ArraySpec("stop", process, "i4", "driver", "each", "1: end after this step"),
         ArraySpec("commands_sent", process, "i8", "driver", "each", "commands put into the worker's queue"),

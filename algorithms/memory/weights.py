@@ -95,4 +95,5 @@ class WeightsBuffer:
             stride = aligned(count * 4)
             segment = Segment(os.dup(self.descriptor), _HEADER + 2 * stride)
             self._halves = segment.array(_HEADER, (2, stride // 4), "f4")
+            segment.close()  # the view keeps the mapping
         return self._halves

@@ -51,26 +51,36 @@ class ActionDistribution(nn.Module):
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """[..., P] -> random actions [..., W]; the generator lives on the parameters' device."""
-        with torch.no_grad():
-            discrete = continuous = None
-            if self.num_discrete:
-                logits = self._logits(parameters)
-                # Gumbel-max: -log E is Gumbel distributed when E is exponential. The floor bounds it by 69, so that
-                # no forbidden choice can win.
-                noise = torch.empty_like(logits).exponential_(generator=generator).clamp_(min=1e-30).log_()
-                discrete = (logits - noise).argmax(-1)
-            if self.num_continuous:
-                mean, log_std = self._gaussian(parameters)
-                noise = torch.empty_like(mean).normal_(generator=generator)
-                continuous = torch.addcmul(mean, log_std.exp(), noise)
-            return self._assemble(discrete, continuous)
+        return self.sample_with_log_prob(parameters, generator)[0]
+
+    def sample_with_log_prob(
+        self, parameters: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Random actions [..., W] and their `log_prob` [...], in one pass and without gradient."""
+        parameters = parameters.detach()
+        discrete = continuous = total = None
+        if self.num_discrete:
+            log_probs = self._log_probs(parameters)
+            # Gumbel-max: -log E is Gumbel distributed when E is exponential. The floor bounds it by 69, so that no
+            # forbidden choice can win.
+            noise = torch.empty_like(log_probs).exponential_(generator=generator).clamp_(min=1e-30).log_()
+            chosen = noise.neg_().add_(log_probs).argmax(-1, keepdim=True)
+            discrete = chosen.squeeze(-1)
+            total = _sum_over_leaves(log_probs.gather(-1, chosen).squeeze(-1))
+        if self.num_continuous:
+            mean, log_std = self._gaussian(parameters)
+            noise = torch.empty_like(mean).normal_(generator=generator)
+            continuous = torch.addcmul(mean, log_std.exp(), noise)
+            total = _add(total, _log_density(noise, log_std))
+        assert total is not None, "an action has at least one leaf"
+        return self._assemble(discrete, continuous), total
 
     def mode(self, parameters: Tensor) -> Tensor:
         """[..., P] -> the most likely actions [..., W]."""
-        with torch.no_grad():
-            discrete = self._logits(parameters).argmax(-1) if self.num_discrete else None
-            continuous = self._gaussian(parameters)[0] if self.num_continuous else None
-            return self._assemble(discrete, continuous)
+        parameters = parameters.detach()
+        discrete = self._logits(parameters).argmax(-1) if self.num_discrete else None
+        continuous = self._gaussian(parameters)[0] if self.num_continuous else None
+        return self._assemble(discrete, continuous)
 
     def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
         """log p(action) of the joint action: [..., P], [..., W] -> [...].
@@ -83,12 +93,11 @@ class ActionDistribution(nn.Module):
         total: Tensor | None = None
         if self.num_discrete:
             chosen = self._discrete_actions(actions).long().unsqueeze(-1)
-            total = self._log_probs(parameters).gather(-1, chosen).squeeze(-1).sum(-1)
+            total = _sum_over_leaves(self._log_probs(parameters).gather(-1, chosen).squeeze(-1))
         if self.num_continuous:
             mean, log_std = self._gaussian(parameters)
             deviation = (self._continuous_actions(actions) - mean) * torch.exp(-log_std)
-            density = (-0.5 * deviation.square() - log_std - _LOG_SQRT_2PI).sum(-1)
-            total = density if total is None else total + density
+            total = _add(total, _log_density(deviation, log_std))
         assert total is not None, "an action has at least one leaf"
         return total
 
@@ -200,3 +209,17 @@ class ActionDistribution(nn.Module):
     def _require_width(name: str, tensor: Tensor, width: int) -> None:
         if tensor.shape[-1] != width:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; the last dimension has {width} numbers")
+
+
+def _log_density(deviation: Tensor, log_std: Tensor) -> Tensor:
+    """Of independent Gaussians: (x - mean) / std [..., D] and log std [..., D] -> [...]."""
+    return (-0.5 * deviation.square() - log_std - _LOG_SQRT_2PI).sum(-1)
+
+
+def _sum_over_leaves(x: Tensor) -> Tensor:
+    """[..., L] -> [...]; the usual single leaf costs no reduction."""
+    return x.squeeze(-1) if x.shape[-1] == 1 else x.sum(-1)
+
+
+def _add(total: Tensor | None, part: Tensor) -> Tensor:
+    return part if total is None else total + part

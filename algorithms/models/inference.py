@@ -57,15 +57,16 @@ class PolicyInference:
         """
         rows, fresh = rows.to(self.device), fresh.to(self.device)
         observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
-        before = self._state.index_select(0, rows)
-        if self.model.state_size:
-            before = before * (fresh == 0).unsqueeze(1)
+        before = self._recall(rows, fresh)
         parameters, values, after = self.model.act(observations, before)
         if self.model.state_size:
             self._state.index_copy_(0, rows, after)
         distribution = self.model.distribution
-        actions = distribution.mode(parameters) if deterministic else distribution.sample(parameters, self._generator)
-        log_prob = distribution.log_prob(parameters, actions)
+        if deterministic:
+            actions = distribution.mode(parameters)
+            log_prob = distribution.log_prob(parameters, actions)
+        else:
+            actions, log_prob = distribution.sample_with_log_prob(parameters, self._generator)
         return self._on_cpu(InferenceResult(actions, log_prob, parameters, values, before))
 
     @torch.no_grad()
@@ -82,6 +83,12 @@ class PolicyInference:
     def reset_rows(self, rows: Tensor) -> None:
         """Forget what rows [K] int64 remember: another agent sits there now."""
         self._state[rows.to(self.device)] = 0.0
+
+    def _recall(self, rows: Tensor, fresh: Tensor) -> Tensor:
+        """[N, H], zero where fresh."""
+        if not self.model.state_size:
+            return self._state.new_empty(len(rows), 0)
+        return self._state.index_select(0, rows) * (fresh == 0).unsqueeze(1)
 
     def _on_cpu(self, result: InferenceResult) -> InferenceResult:
         if self.device.type == "cpu":

@@ -60,7 +60,7 @@ class Preprocessor(nn.Module):
             if leaf.kind == "image":
                 prepared.append(self._scaled(x))
             elif leaf.kind == "vector":
-                prepared.append(normalizer(x.flatten(1).float()))
+                prepared.append(normalizer(x.float().flatten(1)))
             else:
                 prepared.append(x.flatten(1).long())
         return prepared

@@ -31,7 +31,7 @@ EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 STATUS_LINE_EVERY_S = 5.0
 POLL_S = 0.1
 # A signal must end the run within 10 s, a failure within 2: saving and stopping share that time.
-SAVE_S, STOP_S = 5.0, 3.0
+STOP_SAMPLING_S, SAVE_S, STOP_S = 1.5, 5.0, 2.0
 SAVE_AFTER_FAILURE_S, STOP_AFTER_FAILURE_S = 0.7, 0.4
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,14 @@ class Workforce(Protocol):
     def poll(self, timeout_s: float) -> list[Report]:
         """Reports that arrived; raises RunFailed when the work cannot go on."""
 
-    def send(self, name: str, command: Command) -> None:
-        """Give a worker a command."""
+    def send(self, name: str, command: Command) -> bool:
+        """Give a worker a command; False when there is no such worker any more."""
+
+    def measure_memory(self) -> None:
+        """Fill the shared array `memory_mb`."""
+
+    def stop_sampling(self, timeout_s: float) -> list[Report]:
+        """Step no environment any more; the last reports of the actors."""
 
     def stop(self, timeout_s: float) -> list[Report]:
         """End every worker; their last reports."""
@@ -96,7 +102,9 @@ class Driver:
         return self._all_restored() and self.budget.spent(self.statistics) >= 1.0
 
     def save(self, timeout_s: float) -> bool:
-        """Save every policy that was restored, and wait for it."""
+        """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have."""
+        for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
+            self._take(report)
         if not self._all_restored():
             return True  # nothing has been learned that is not on disk
         self.saver.save_all("latest")
@@ -137,7 +145,7 @@ class Driver:
         for warning in report.warnings:
             log.warning("%s", warning)
         if report.checkpoint:
-            frames = self.statistics.env_frames(report.policy)
+            frames = report.run_state["env_frames"]
             log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
 
     def _publish_progress(self) -> None:
@@ -148,6 +156,7 @@ class Driver:
         now = time.monotonic()
         if now >= self._next_line and self.statistics.frame_rate.rate(10) > 0:
             self._next_line = now + STATUS_LINE_EVERY_S
+            self._workforce.measure_memory()
             log.info("%s", status_line(self.statistics, self.budget))
 
 
@@ -217,7 +226,7 @@ def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
         reason = str(error)
         try:
             driver.save(SAVE_AFTER_FAILURE_S)
-        except RunFailed as second:
+        except (RunFailed, OSError) as second:
             log.debug("no checkpoint after the failure: %s", second)
         driver.end(reason, STOP_AFTER_FAILURE_S)
         return _fail(reason)

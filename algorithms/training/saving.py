@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class Saver:
     """Asks the learners for checkpoints: periodically, for the best policy, and for milestones."""
 
-    def __init__(self, run: RunConfig, statistics: Statistics, send: Callable[[int, Command], None]) -> None:
-        """`send`: gives the learner of a policy a command."""
+    def __init__(self, run: RunConfig, statistics: Statistics, send: Callable[[int, Command], bool]) -> None:
+        """`send`: gives the learner of a policy a command; False when it is gone."""
         self._run = run
         self._statistics = statistics
         self._send = send
@@ -92,7 +92,7 @@ class Saver:
 
     def _request(self, policy: int, kind: str, metric: float) -> None:
         self._requests += 1
-        self._open[self._requests] = policy
         state = self._statistics.run_state(policy) | {"best": self.best[policy]} | self.extra_state()
         frames = self._statistics.env_frames(policy)
-        self._send(policy, SaveCheckpoint(kind, frames, state, self._requests, metric))
+        if self._send(policy, SaveCheckpoint(kind, frames, state, self._requests, metric)):
+            self._open[self._requests] = policy

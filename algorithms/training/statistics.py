@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from typing import Any
@@ -32,7 +33,8 @@ class EpisodeWindow:
         """Take one episode in."""
         self.finished += 1
         self.returns.append(episode.episode_return)
-        self.true_returns.append(episode.true_return)
+        if not math.isnan(episode.true_return):
+            self.true_returns.append(episode.true_return)
         self.lengths.append(episode.length_frames)
         for name, value in episode.extra.items():
             self.extra.setdefault(name, deque(maxlen=self._size)).append(value)
@@ -182,6 +184,7 @@ class Statistics:
             total = float(sum(seconds[timer] for timer in timers))
             for timer in timers:
                 tags[f"stats/{timer.name.lower()}"] = float(seconds[timer]) / total if total else 0.0
+            tags[f"stats/{kind.lower()}_memory_mb"] = float(self.arrays["memory_mb"][processes].mean())
         tallies = self.arrays["tallies"].sum(axis=0)
         batches = int(tallies[Tally.POLICY_BATCHES])
         tags["stats/policy_batch_size"] = float(tallies[Tally.POLICY_ROWS]) / batches if batches else 0.0

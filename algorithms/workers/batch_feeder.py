@@ -65,7 +65,7 @@ class BatchFeeder:
         self._assembler.release_held()
         self._tell_actors()
 
-    def drop_ready(self) -> None:
+    def drop_ready(self, timeout_s: float) -> None:
         """Give every complete block back unseen: sampling without a learner."""
         blocks = self._assembler.blocks
         actors = set()
@@ -74,7 +74,7 @@ class BatchFeeder:
             blocks.release(address)
             actors.add(address.actor)
         self._ring_actors(actors)
-        self._bell.wait(LONGEST_SLEEP_S)
+        self._bell.wait(timeout_s)
 
     def close(self) -> None:
         """End the thread."""

@@ -49,7 +49,7 @@ class LearnerWorker(Worker):
         for command in self.commands.receive():
             self._obey(command)
         if self.job.sampler_only:
-            self._feeder.drop_ready()
+            self._feeder.drop_ready(LONGEST_SLEEP_S)
             return
         staging = self._feeder.next(LONGEST_SLEEP_S)
         if staging is None:

@@ -6,6 +6,7 @@ process that outlives the driver by a moment, takes the whole process group down
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -169,7 +170,6 @@ class Supervisor:
         self._bells = bells
         self._log_dir = log_dir
         self._workers: dict[str, Managed] = {}
-        self._stopping = False
 
     def start(self, recipe: Recipe, generation: int = 0) -> Managed:
         """Start one incarnation of a worker."""
@@ -207,9 +207,19 @@ class Supervisor:
         """Every worker."""
         return list(self._workers.values())
 
-    def send(self, name: str, command: Command) -> None:
-        """Give a worker a command."""
+    def send(self, name: str, command: Command) -> bool:
+        """Give a worker a command; False when there is no such worker any more."""
+        if name not in self._workers:
+            return False
         self._workers[name].outbox.send(command)
+        return True
+
+    def measure_memory(self) -> None:
+        """Note how much memory every worker occupies."""
+        for worker in self.workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                resident = psutil.Process(worker.pid).memory_info().rss
+                self._arrays["memory_mb"][worker.recipe.process] = resident / 1e6
 
     def poll(self, timeout_s: float) -> list[Report]:
         """Collect the reports that arrived.
@@ -232,26 +242,31 @@ class Supervisor:
             raise RunFailed(f"{dead} was killed")
         return reports
 
+    def stop_sampling(self, timeout_s: float) -> list[Report]:
+        """End the actors, so that what is saved next counts every frame there will ever be; their last reports."""
+        actors = self._arrays.sizes.actors
+        return self._retire([worker for worker in self.workers if worker.recipe.process < actors], timeout_s)
+
     def stop(self, timeout_s: float) -> list[Report]:
         """Ask every worker to end, wait, and kill what is left; their last reports."""
-        self._stopping = True
+        return self._retire(self.workers, timeout_s)
+
+    def _retire(self, retiring: list[Managed], timeout_s: float) -> list[Report]:
         deadline = time.monotonic() + timeout_s
-        reports: list[Report] = []
-        self._arrays["stop"][:] = 1
+        for worker in retiring:
+            self._arrays["stop"][worker.recipe.process] = 1
         self._ring_all()
-        while self._living() and time.monotonic() < deadline:
-            connection.wait([worker.process.sentinel for worker in self._living()], timeout=0.05)
-            reports += self._drain([])
-        for worker in self._living():
+        while (living := [worker for worker in retiring if worker.process.is_alive()]) and time.monotonic() < deadline:
+            connection.wait([worker.process.sentinel for worker in living], timeout=0.05)
+        for worker in living:
             log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
             worker.process.kill()
-        for worker in self.workers:
+        for worker in retiring:
             worker.process.join(2.0)
-        reports += self._drain([])
+        reports = self._drain(retiring)
+        for worker in retiring:
+            del self._workers[worker.recipe.name]
         return reports
-
-    def _living(self) -> list[Managed]:
-        return [worker for worker in self.workers if worker.process.is_alive()]
 
     def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
         by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
@@ -275,6 +290,7 @@ class Supervisor:
         return reports
 
     def _replace_or_raise(self, worker: Managed, what: str) -> None:
+        del self._workers[worker.recipe.name]  # the others may still be asked to save what they have
         cause = f"{worker.recipe.name} {what}"
         if worker.last_words:
             cause = f"{worker.recipe.name} failed\n{worker.last_words.rstrip()}"

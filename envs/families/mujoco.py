@@ -6,6 +6,7 @@ does inside.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from envs.api import EnvContext, EnvFamily
@@ -29,9 +30,15 @@ NAMES = (
 def make(name: str, options: NoOptions, context: EnvContext) -> Any:
     """Build one task by its Gymnasium id."""
     import gymnasium
-    import mujoco  # noqa: F401 - said here, so that a missing package is reported by its own name
+    import mujoco
 
+    mujoco.set_mju_user_warning(_log_warning)  # its own way is to append to MUJOCO_LOG.TXT where the user happens to be
     return gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True)
+
+
+def _log_warning(text: str) -> None:
+    # Gymnasium's models use words that MuJoCo would rather not see: nothing a user could act on.
+    logging.getLogger(__name__).log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)
 
 
 def defaults(name: str) -> dict[str, Any]:

@@ -63,7 +63,9 @@ def _start_once(game: vizdoom.DoomGame) -> None:
         game.init()
         return
     with tempfile.TemporaryDirectory(prefix="doom_") as folder:
-        game.set_vizdoom_path(str(_write_launcher(Path(folder))))
+        launcher = _write_launcher(Path(folder))
+        if os.access(launcher, os.X_OK):  # not where temporary files may not be run: there the engine starts directly
+            game.set_vizdoom_path(str(launcher))
         game.init()
     for part in ("SM", "MQCtr", "MQDoom"):
         Path(f"/dev/shm/ViZDoom{part}{game.get_instance_id()}").unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import abstractmethod
 from typing import Any
 
 from envs.api import EnvContext
@@ -70,9 +71,9 @@ class _Faulty(Identity):
             self.fail()
         return super().step(action)
 
+    @abstractmethod
     def fail(self) -> None:
         """What goes wrong."""
-        raise NotImplementedError
 
 
 class Crashing(_Faulty):

@@ -5,6 +5,7 @@ Each class says what the best policy earns in an episode of `--synthetic_episode
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,7 @@ from envs.api import EnvContext
 from envs.families.synthetic import SyntheticOptions
 
 
-class Task(gymnasium.Env[Any, Any]):
+class Task(gymnasium.Env[Any, Any], ABC):
     """Episodes of fixed length in which the reward of a step depends on what was seen and done in it."""
 
     def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
@@ -40,13 +41,13 @@ class Task(gymnasium.Env[Any, Any]):
             info["num_frames"] = self.options.synthetic_frames_per_step
         return self.observe(), reward, has_ended, False, info
 
+    @abstractmethod
     def observe(self) -> Any:
         """What the agent sees now; draws what is asked of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def score(self, action: Any) -> float:
         """The reward of an action."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """The info that goes with the step so far."""

@@ -129,7 +129,7 @@ def test_none_valid_is_an_error_and_deletes_nothing(tmp_path):
     files = [save(tmp_path, "latest", step, step, payload()) for step in (1, 2)]
     for path in files:
         rewrite(path, b"")
-    with pytest.raises(CheckpointError, match="no checkpoint in .* can be used: .*is empty.*Nothing was changed"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used: .*is empty.*Nothing was changed"):
         load_newest_valid(tmp_path)
     assert all(path.exists() for path in files)
 
@@ -285,7 +285,7 @@ def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
         torch.set_num_threads(1)
         print("ready", flush=True)
         for step in range(1, 10**6):
-            save(pathlib.Path({str(tmp_path)!r}), "latest", step, step, {{"x": torch.zeros(50_000)}}, keep=2)
+            save(pathlib.Path({str(tmp_path)!r}), "latest", step, step, {{"x": torch.zeros(50_000)}}, keep=1000)
     """
     child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
     try:

@@ -83,7 +83,8 @@ def test_nested_keys_become_paths_and_categories_count_from_zero():
         }
     )
     result = stored(space, {"a": {"b": 2, "c": np.array([1.5, -2.0])}, "d": np.array([7, 6])})
-    assert {name: array.tolist() for name, array in result.items()} == {"a/b": [[3]], "a/c": [[1.5, -2.0]], "d": [[2, 0]]}
+    as_lists = {name: array.tolist() for name, array in result.items()}
+    assert as_lists == {"a/b": [[3]], "a/c": [[1.5, -2.0]], "d": [[2, 0]]}
 
 
 def test_an_observation_called_action_mask_is_one_whatever_its_dtype():
@@ -172,6 +173,16 @@ def test_finite_bounds_are_stretched_to_and_infinite_ones_pass():
     assert layout.leaves[0].low == (-2.0, -infinite, 0.0, -infinite)
     actions = np.array([[-1, -5, -5, -5], [0, 5, 5, 5], [9, 0.5, 0.5, 0.5]], np.float32)
     assert [row.tolist() for row in layout.rows(actions)] == [[-2, -5, 0, -5], [2, 5, 5, 5], [6, 0.5, 0.5, 0.5]]
+
+
+def test_rounding_does_not_lead_out_of_the_bounds():
+    rng = np.random.default_rng(0)
+    low = rng.uniform(-5, 0, 500)
+    high = low + rng.uniform(0.1, 9, 500)
+    space = spaces.Box(low, high, dtype=np.float64)
+    assert ((high - low) / 2 + (high + low) / 2 > high).any(), "otherwise there was nothing to round"
+    extremes = np.stack([np.ones(500), -np.ones(500)]).astype(np.float32)
+    assert all(space.contains(action) for action in ActionLayout(space).rows(extremes))
 
 
 @pytest.mark.parametrize(

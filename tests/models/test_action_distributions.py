@@ -78,6 +78,15 @@ def test_log_prob_is_that_of_torch(case):
     torch.testing.assert_close(distribution.log_prob(parameters, actions), summed(spec, expected))
 
 
+def test_a_sample_comes_with_its_log_prob_and_without_a_gradient(case):
+    distribution, _, parameters, _ = case
+    parameters.requires_grad_()
+    actions, log_prob = distribution.sample_with_log_prob(parameters, torch.Generator().manual_seed(0))
+    assert torch.equal(actions, distribution.sample(parameters, torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(log_prob, distribution.log_prob(parameters, actions).detach(), atol=1e-5, rtol=1e-5)
+    assert not actions.requires_grad and not log_prob.requires_grad
+
+
 def test_entropy_and_kl_are_those_of_torch(case):
     distribution, spec, p, q = case
     p_leaves, q_leaves = by_leaf(spec, p), by_leaf(spec, q)

@@ -1,6 +1,7 @@
 """Weights as one tensor: round trips, optimizers, checkpoints."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_every_floating_tensor_is_an_aligned_view_and_none_overlap():
     begin = flat.data_ptr()
     places = sorted((value.data_ptr() - begin, value.numel() * 4) for value in floating(model))
     assert all(start % 64 == 0 for start, _ in places)
-    assert all(start + size <= following for (start, size), (following, _) in zip(places, places[1:], strict=False))
+    assert all(start + size <= following for (start, size), (following, _) in itertools.pairwise(places))
     assert places[-1][0] + places[-1][1] <= flat.numel() * 4
     assert sum(size for _, size in places) > 0.5 * flat.numel() * 4
 

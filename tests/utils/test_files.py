@@ -9,7 +9,14 @@ import textwrap
 
 import pytest
 
-from utils.files import JsonLines, atomic_write, atomic_write_json, atomic_write_text, read_json_lines, remove_temporaries
+from utils.files import (
+    JsonLines,
+    atomic_write,
+    atomic_write_json,
+    atomic_write_text,
+    read_json_lines,
+    remove_temporaries,
+)
 
 
 def run_with_small_disk(code, folder, limit_bytes=4096):

@@ -1,0 +1,63 @@
+# Two commands are enough: `make train` learns to play, `make test` checks everything. `make help` lists the others.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+ENV ?= doom_basic
+ARGS ?=
+# Slashes and colons of an environment's name cannot be in a folder's name.
+EXPERIMENT ?= $(subst /,_,$(subst :,_,$(ENV)))
+# Enough to solve doom_basic. Other environments train until Ctrl+C, which saves, unless STEPS or ARGS set a budget.
+STEPS ?= $(if $(filter doom_basic,$(ENV)),600000)
+
+run := $(VENV)/bin/python
+# What Gymnasium and ViZDoom bring; every other environment needs the packages of its family as well.
+core_envs := doom_% synthetic_% classic_% CartPole-% Acrobot-% Pendulum-% MountainCar%
+needs := $(if $(filter $(core_envs),$(ENV)),requirements,requirements-envs)
+# What is typed in ARGS comes last and wins.
+train_options := --env=$(ENV) --experiment=$(EXPERIMENT) $(if $(STEPS),--train_for_env_steps=$(STEPS)) $(ARGS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help train test test-slow lint docs clean
+
+help:  ## List these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo
+	@echo "  make train ENV=CartPole-v1 STEPS=500000          another environment and budget"
+	@echo "  make train ARGS='--train_for_env_steps=2e6'      any option of docs/options.md; goes on where it stopped"
+
+train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go on where it stopped
+	$(run) train_appo.py $(train_options)
+	@echo
+	@echo "What to do next:"
+	@echo "  watch     $(run) enjoy_appo.py --env=$(ENV) --experiment=$(EXPERIMENT)"
+	@echo "  go on     make train ENV=$(ENV) EXPERIMENT=$(EXPERIMENT) ARGS=--train_for_env_steps=2e6"
+	@echo "  curves    $(VENV)/bin/tensorboard --logdir train_dir"
+
+test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
+	$(run) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/requirements-dev.installed  ## Run the tests that take minutes
+	$(run) -m pytest -m slow $(ARGS)
+
+lint: $(VENV)/requirements-dev.installed  ## Check style, format and types
+	$(run) -m ruff check
+	$(run) -m ruff format --check
+	$(run) -m mypy
+
+docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options
+	$(run) -m algorithms.config
+
+clean:  ## Remove the virtual environment and every cache; keeps train_dir
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The file that is touched here says that a list of requirements is installed; a changed list is newer than it.
+$(VENV)/%.installed: %.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; name it with make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(run) || $(PYTHON) -m venv $(VENV)
+	$(run) -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+$(VENV)/requirements-envs.installed: requirements.txt
+$(VENV)/requirements-dev.installed: requirements.txt requirements-envs.txt

@@ -1,0 +1,148 @@
+"""Everything in one process, in turns: for debugging, for tests, for refactoring with bit-identical results.
+
+The cores are those of the worker processes; only who calls them differs. One round answers every open request,
+steps every split once, and trains on every batch that is full. Nothing in a round depends on the clock, so two runs
+with one seed are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from algorithms.config import TrainConfig
+from algorithms.memory.collate import BatchAssembler
+from algorithms.memory.counters import Phase, WorkerCounters
+from algorithms.memory.request_table import PolicyRequests
+from algorithms.messages import Command, EpisodesFinished, Report
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.inference import PolicyInference
+from algorithms.sampling.env_split import EnvSplit
+from algorithms.training import wiring
+from algorithms.training.config import torch_device
+from algorithms.training.experiment import Experiment
+from algorithms.workers.actor_worker import build_split, tell_progress
+from algorithms.workers.batch_feeder import BatchFeeder
+from algorithms.workers.learner_core import LearnerCore
+from algorithms.workers.placement import place_torch_worker
+from algorithms.workers.policy_core import PolicyCore
+from envs.api import EnvSpec
+
+log = logging.getLogger(__name__)
+
+
+class SerialWorkforce:
+    """Actors, policy workers and learners as objects. Satisfies the driver's `Workforce`."""
+
+    def __init__(
+        self, config: TrainConfig, spec: EnvSpec, wires: wiring.Wiring, experiment: Experiment, seeds: wiring.Seeds
+    ) -> None:
+        """Builds everything; the first `poll` restores and resets."""
+        torch.set_num_threads(place_torch_worker(config.workers.learner_threads, 1, 0).threads)
+        self._arrays = wires.arrays
+        self._reports: list[Report] = []
+        self._is_sampling = True
+        self._sampler_only = config.run.sampler_only
+        self._decorrelate = config.sampling.decorrelate_envs_on_one_worker
+        self._seed = seeds.of("env")
+        actors, policies = config.sampling.num_workers, config.sampling.num_policies
+        counters = [WorkerCounters(wires.arrays, process) for process in range(wires.arrays.sizes.processes)]
+        for counter in counters:
+            counter.enter(Phase.STEP)
+        device = torch_device(config.run.device)
+        self._learners: list[LearnerCore] = []
+        self._feeders: list[BatchFeeder] = []
+        self._policies: list[PolicyCore] = []
+        for policy in range(policies):
+            job = wiring.learner_job(config, spec, policy, device, experiment, seeds)
+            learner = LearnerCore(wires.arrays, wires.weights[policy], counters[actors + policies + policy], job)
+            assembler = BatchAssembler(wires.arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
+            bell = wires.bells.learners[policy]
+            self._learners.append(learner)
+            self._feeders.append(BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1]))
+            inference = PolicyInference(
+                build_actor_critic(config.model, spec),
+                actors * wires.arrays.sizes.splits * wires.arrays.sizes.rows,
+                device,
+                seeds.of("policy_worker", policy, 0),
+            )
+            requests = PolicyRequests(wires.arrays, policy, 0, 1)
+            own = counters[actors + policy]
+            self._policies.append(PolicyCore(wires.arrays, requests, wires.weights[policy], inference, own, policy))
+        self._splits: list[EnvSplit] = []
+        self._jobs = [wiring.actor_job(config, actor, seeds) for actor in range(actors)]
+        self._splits_per_actor = config.sampling.worker_num_splits
+
+    def poll(self, timeout_s: float) -> list[Report]:
+        """One round; the time plays no part."""
+        del timeout_s
+        if not self._splits:
+            self._begin()
+        elif self._is_sampling:
+            self._answer()
+            self._sample()
+            self._train()
+        reports, self._reports = self._reports, []
+        return reports
+
+    def send(self, name: str, command: Command) -> bool:
+        """Obey at once."""
+        learner = self._learners[int(name.removeprefix("learner-"))]
+        self._reports.append(learner.save(command))
+        return True
+
+    def measure_memory(self) -> None:
+        """All is one process, so each kind has all of its memory."""
+        self._arrays["memory_mb"][:] = psutil.Process().memory_info().rss / 1e6
+
+    def stop_sampling(self, timeout_s: float) -> list[Report]:
+        """No more rounds."""
+        del timeout_s
+        self._is_sampling = False
+        return []
+
+    def stop(self, timeout_s: float) -> list[Report]:
+        """Close the environments."""
+        del timeout_s
+        for split in self._splits:
+            split.close()
+        reports, self._reports = self._reports, []
+        return reports
+
+    def _begin(self) -> None:
+        self._reports += [learner.restore() for learner in self._learners]
+        for actor, job in enumerate(self._jobs):
+            rng = np.random.default_rng([self._seed, actor])
+            for index in range(self._splits_per_actor):
+                split = build_split(self._arrays, job, index, 0)
+                split.start(rng if self._decorrelate else None)
+                self._splits.append(split)
+
+    def _answer(self) -> None:
+        for policy in self._policies:
+            slabs = policy.requests.open()
+            if len(slabs) and policy.adopt_newest():
+                policy.answer(slabs)
+
+    def _sample(self) -> None:
+        finished: list[Any] = []
+        for split in self._splits:
+            if split.waits_for_block:
+                split.try_next_block()
+            elif split.is_answered():
+                finished += split.advance()
+                tell_progress(split.env, int(self._arrays["run_env_frames"][0]))
+        if finished:
+            self._reports.append(EpisodesFinished(finished))
+
+    def _train(self) -> None:
+        for learner, feeder in zip(self._learners, self._feeders, strict=True):
+            if self._sampler_only:
+                feeder.drop_ready(timeout_s=0.0)
+            elif (staging := feeder.next(0.0)) is not None:
+                self._reports.append(learner.train(staging))
+                feeder.done(staging)

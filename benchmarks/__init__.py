@@ -1,0 +1,1 @@
+"""Measuring and drawing finished runs."""

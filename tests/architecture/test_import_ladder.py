@@ -1,0 +1,236 @@
+"""The floor plan, enforced: which room may import which, and what some rooms may never import."""
+
+import ast
+import sys
+
+import pytest
+from tests.architecture.source_tree import ROOT, Module, imports, module_names, modules
+
+FLOORS = [
+    ["utils"],
+    ["envs"],
+    ["algorithms.messages", "algorithms.specs"],
+    ["algorithms.learning", "algorithms.models", "algorithms.memory", "algorithms.checkpoints"],
+    ["algorithms.sampling", "algorithms.pbt"],
+    ["algorithms.config"],
+    ["algorithms.workers"],
+    ["algorithms.training", "algorithms.evaluation"],
+    ["train_appo", "enjoy_appo", "benchmarks"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+CONFIG_READER = "algorithms.config"  # may read the config.py of every room, on any floor
+HOLDERS_OF_THE_WHOLE_CONFIG = {"algorithms.config", "algorithms.training", "algorithms.evaluation", *FLOORS[-1]}
+PROCESS_LIBRARIES = {"multiprocessing", "threading", "_thread", "queue", "socket", "subprocess", "gymnasium"}
+SIMULATORS = {"ale_py", "vizdoom", "mujoco", "minigrid", "Box2D", "pygame", "nle", "mpe2", "procgen", "envpool"}
+
+
+def room_of(name):
+    """The room that a module belongs to; None for a package that is only a corridor, and for other people's."""
+    parts = name.split(".")
+    rooms = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((room for room in rooms if room in FLOOR), None)
+
+
+def is_ours(target):
+    return target.partition(".")[0] in {"algorithms", "envs", "utils", "benchmarks", "train_appo", "enjoy_appo"}
+
+
+def ladder_violations(module, ours=None):
+    source = room_of(module.name)
+    for found in imports(module, ours):
+        if not is_ours(found.target):
+            continue
+        target = room_of(found.target)
+        if target == source or (target is not None and FLOOR[target] < FLOOR[source]):
+            continue
+        if source == CONFIG_READER and found.target.endswith(".config"):
+            continue
+        yield f"{module.path}:{found.line}: {source} must not import {found.target}"
+
+
+def rooms_that_import(top_level_names, *, within=None):
+    """room or file -> where it imports one of these libraries."""
+    return [
+        (module.name, f"{module.path}:{found.line} imports {found.target}")
+        for module in modules()
+        if within is None or room_of(module.name) in within
+        for found in imports(module)
+        if found.target.partition(".")[0] in top_level_names and not found.is_for_types
+    ]
+
+
+def test_every_file_belongs_to_a_room():
+    homeless = [m.path for m in modules() if room_of(m.name) is None and m.name != "algorithms"]
+    assert not homeless
+    assert len(modules()) > 50  # otherwise the rest would prove nothing
+
+
+def test_no_room_imports_its_neighbours_or_upwards():
+    assert not [violation for module in modules() for violation in ladder_violations(module)]
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("algorithms.learning.x", "from algorithms.models import actor_critic"),
+        ("algorithms.learning.x", "def f():\n    import algorithms.memory.blocks"),
+        ("algorithms.memory.x", "from algorithms import checkpoints"),
+        ("algorithms.sampling.x", "from ..workers import worker"),
+        ("algorithms.workers.x", "from algorithms.training.config import RunConfig"),
+        ("algorithms.config", "from algorithms.training import experiment"),
+        ("algorithms.evaluation.x", "from algorithms.training.experiment import Experiment"),
+        ("algorithms.training.x", "import algorithms"),
+        ("envs.x", "import algorithms.specs"),
+        ("utils.x", "from envs.api import EnvSpec"),
+    ],
+)
+def test_a_forbidden_import_is_found_in_every_form(name, statement):
+    assert list(ladder_violations(Module(name, "x.py", statement), module_names()))
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("algorithms.config", "from algorithms.training.config import RunConfig"),
+        ("algorithms.training.x", "from algorithms.workers.supervisor import Supervisor"),
+        ("algorithms.workers.x", "from algorithms import checkpoints"),
+        ("algorithms.models.x", "from .config import ModelConfig"),
+    ],
+)
+def test_an_allowed_import_is_not_reported(name, statement):
+    assert not list(ladder_violations(Module(name, "x.py", statement), module_names()))
+
+
+def test_learning_and_models_know_no_process_and_no_environment_library():
+    assert not rooms_that_import(PROCESS_LIBRARIES, within={"algorithms.learning", "algorithms.models"})
+
+
+def test_only_workers_and_vector_environments_import_multiprocessing():
+    users = rooms_that_import({"multiprocessing", "faster_fifo"})
+    assert users
+    assert not [where for name, where in users if not name.startswith(("algorithms.workers.", "envs.vector."))]
+
+
+def test_environments_do_not_know_the_algorithms_and_utilities_know_nothing_of_ours():
+    def of_ours(room, forbidden):
+        return [
+            f"{module.path}:{found.line}"
+            for module in modules()
+            if module.name.partition(".")[0] == room
+            for found in imports(module)
+            if found.target.partition(".")[0] in forbidden
+        ]
+
+    assert not of_ours("envs", {"algorithms", "benchmarks"})
+    assert not of_ours("utils", {"algorithms", "envs", "benchmarks"})
+
+
+def test_learning_models_and_memory_do_not_import_each_other():
+    rooms = ("algorithms.learning", "algorithms.models", "algorithms.memory")
+    crossings = [
+        f"{module.path}:{found.line} imports {found.target}"
+        for module in modules()
+        if (source := room_of(module.name)) in rooms
+        for found in imports(module)
+        if (target := room_of(found.target)) in rooms and target != source
+    ]
+    assert not crossings
+
+
+def test_nothing_that_an_actor_imports_imports_torch():
+    def reachable(name, seen):
+        if name in seen or name not in by_name:
+            return seen
+        seen.add(name)
+        for found in imports(by_name[name]):
+            if not found.is_for_types:
+                reachable(found.target, seen)
+        return seen
+
+    by_name = {module.name: module for module in modules()}
+    of_actor = reachable("algorithms.workers.actor_worker", set())
+    assert {"algorithms.sampling.env_split", "algorithms.memory.blocks", "envs.registry"} <= of_actor
+    numpy_only = of_actor | {name for name in by_name if name.startswith(("envs.", "algorithms.sampling."))}
+    torch_users = {module.name for module in modules() for i in imports(module) if i.target.startswith("torch")}
+    assert torch_users  # otherwise the next line would prove nothing
+    assert not numpy_only & torch_users
+
+
+def test_a_simulator_is_imported_only_by_the_environments_built_on_it():
+    users = rooms_that_import(SIMULATORS)
+    assert users
+    assert not [where for name, where in users if not name.startswith(("envs.families.", "envs.simulators."))]
+
+
+def test_families_import_simulators_and_what_is_built_on_them_only_when_an_environment_is_made():
+    built_on_them = SIMULATORS | {"gymnasium", "pettingzoo", "cv2"}
+    early = [
+        f"{module.path}:{found.line} imports {found.target} too early"
+        for module in modules()
+        if module.name.startswith("envs.families.")
+        for found in imports(module)
+        if not found.is_local
+        and (found.target.partition(".")[0] in built_on_them or found.target.startswith("envs.simulators"))
+    ]
+    assert not early
+
+
+def test_only_families_import_what_is_built_on_simulators():
+    strangers = [
+        f"{module.path}:{found.line} imports {found.target}"
+        for module in modules()
+        if not module.name.startswith(("envs.families.", "envs.simulators."))
+        for found in imports(module)
+        if found.target.startswith("envs.simulators")
+    ]
+    assert not strangers
+
+
+def test_a_package_file_holds_a_docstring_and_nothing_else():
+    packages = [module for module in modules() if module.is_package]
+    assert len(packages) > 10
+    for module in packages:
+        (only,) = module.tree.body or [None]
+        assert ast.get_docstring(module.tree), module.path
+        assert isinstance(only, ast.Expr), module.path
+
+
+def test_every_folder_of_source_is_a_package():
+    folders = {(ROOT / module.path).parent for module in modules()} - {ROOT}
+    assert not [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def test_only_the_driver_and_the_evaluation_hold_the_whole_configuration():
+    holders = {
+        (room_of(module.name), f"{module.path}:{found.line}")
+        for module in modules()
+        for found in imports(module)
+        if found.target == CONFIG_READER
+    }
+    assert any(room == "algorithms.training" for room, _ in holders)
+    assert not [where for room, where in holders if room not in HOLDERS_OF_THE_WHOLE_CONFIG]
+    names = [m.path for m in modules() if "TrainConfig" in m.text and room_of(m.name) not in HOLDERS_OF_THE_WHOLE_CONFIG]
+    assert not names
+
+
+def test_rooms_below_the_configuration_read_no_options_but_their_own():
+    strangers = [
+        f"{module.path}:{found.line} imports {found.target}"
+        for module in modules()
+        if FLOOR.get(room_of(module.name), 9) < FLOOR[CONFIG_READER]
+        for found in imports(module)
+        if found.target.endswith(".config") and room_of(found.target) != room_of(module.name)
+    ]
+    assert not strangers
+
+
+def test_declaring_options_needs_the_standard_library_and_utils_only():
+    declarations = [module for module in modules() if module.name.endswith(".config") and module.name != CONFIG_READER]
+    assert len(declarations) >= 7
+    heavy = [
+        f"{module.path}:{found.line} imports {found.target}"
+        for module in declarations
+        for found in imports(module)
+        if not found.is_local and found.target.partition(".")[0] not in {"utils", *sys.stdlib_module_names}
+    ]
+    assert not heavy

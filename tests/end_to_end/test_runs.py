@@ -1,0 +1,188 @@
+"""Whole runs from the command line: their end, their files, resume, and what a user is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from algorithms import checkpoints
+from tests.end_to_end.conftest import SMALL
+
+TAGS = """0_aux/_fps 0_aux/_sample_throughput 0_aux/master_process_memory_mb 0_aux/policy_lag_min 0_aux/policy_lag_avg
+0_aux/policy_lag_max 0_aux/avg_reward 0_aux/avg_reward_min 0_aux/avg_reward_max 0_aux/avg_true_reward
+0_aux/avg_true_reward_min 0_aux/avg_true_reward_max 0_aux/avg_len 0_aux/avg_len_min 0_aux/avg_len_max train/loss
+train/policy_loss train/value_loss train/exploration_loss train/entropy train/value train/adv_min train/adv_max
+train/adv_std train/grad_norm train/grad_norm_clipped train/kl_divergence train/kl_divergence_max
+train/fraction_clipped train/ratio_mean train/ratio_min train/ratio_max train/value_delta train/value_delta_max
+train/valids_fraction train/same_policy_fraction train/version_diff_min train/version_diff_avg train/version_diff_max
+train/discarded_rollouts train/lr train/adam_max_second_moment train/num_sgd_steps stats/actor_env_step
+stats/actor_wait_policy stats/actor_wait_block stats/policy_gather stats/policy_forward stats/policy_wait
+stats/learner_wait_batch stats/learner_collate stats/learner_train stats/policy_batch_size
+stats/actor_memory_mb stats/policy_memory_mb stats/learner_memory_mb""".split()
+
+
+def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
+    run = start(*SMALL, "--train_for_env_steps=20000")
+    assert run.end() == 0, run.output
+    assert "reached train_for_env_steps=20000" in run.output
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["env_frames"] >= 20000 and summary["policies"][0]["episodes"] > 10
+    assert json.loads((run.folder / "status.json").read_text())["state"] == "ended"
+    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    assert saved.env_steps == summary["env_frames"] and saved.train_step == summary["policies"][0]["train_steps"] > 0
+    assert json.loads((run.folder / "config.json").read_text())["options"]["env"] == "CartPole-v1"
+    assert (run.folder / "git.diff").exists() and (run.folder / "command_lines.txt").exists()
+    assert {"driver.txt", "actor-00.txt", "learner-0.txt"} <= {path.name for path in (run.folder / "log").iterdir()}
+    events = EventAccumulator(str(run.folder / ".summary" / "0")).Reload()
+    assert set(TAGS) <= set(events.Tags()["scalars"]), set(TAGS) - set(events.Tags()["scalars"])
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert set(TAGS) <= set(lines[-1])
+    assert events.Scalars("0_aux/avg_reward")[-1].value == pytest.approx(lines[-1]["0_aux/avg_reward"])
+    assert [line["env_frames"] for line in lines] == sorted(line["env_frames"] for line in lines)
+
+
+def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
+    first = start(*SMALL, "--train_for_env_steps=15000")
+    assert first.end() == 0, first.output
+    again = start("--train_for_env_steps=15000")
+    assert again.end() == 0 and "reached train_for_env_steps" in again.output
+    before = json.loads((first.folder / "summary.json").read_text())
+    second = start("--train_for_env_steps=40000", "--learning_rate=0.00012")
+    assert second.end() == 0, second.output
+    after = json.loads((first.folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (first.folder / "metrics.jsonl").read_text().splitlines()]
+    assert before["env_frames"] < 20000 and after["env_frames"] >= 40000
+    assert after["policies"][0]["train_steps"] > before["policies"][0]["train_steps"]
+    assert after["policies"][0]["episodes"] > before["policies"][0]["episodes"]
+    assert after["train_seconds"] > before["train_seconds"]
+    frames = [line["env_frames"] for line in lines]
+    assert frames == sorted(frames)
+    assert lines[-1]["train/lr"] == pytest.approx(0.00012) and lines[0]["train/lr"] != pytest.approx(0.00012)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
+    run = start(*SMALL)
+    run.wait_for_training(frames=3000)
+    sent = time.time()
+    run.signal(number)
+    assert run.end() == code, run.output
+    assert time.time() - sent < 10.0
+    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    assert saved.path.stat().st_mtime >= sent
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert saved.env_steps == summary["env_frames"]
+    again = start(*SMALL)
+    again.wait_for_training(frames=saved.env_steps + 2000)
+    again.signal(signal.SIGINT)
+    assert again.end() == 130
+    assert f"{saved.env_steps} env frames" in again.output
+    assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > saved.train_step
+
+
+def test_a_second_interrupt_ends_at_once(start):
+    run = start(*SMALL)
+    run.wait_for_training()
+    os.kill(run.tree()["learner-0"].pid, signal.SIGSTOP)  # it cannot save, so the first interrupt takes its time
+    run.signal(signal.SIGINT)
+    time.sleep(0.3)
+    began = time.monotonic()
+    run.signal(signal.SIGINT)
+    assert run.end() == 130
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_checkpoint_cut_in_half_is_passed_over_with_a_warning(start):
+    run = start(*SMALL, "--train_for_env_steps=10000")
+    assert run.end() == 0, run.output
+    longer = start("--train_for_env_steps=20000")
+    assert longer.end() == 0, longer.output
+    newest, older = checkpoints.list_checkpoints(run.folder / "checkpoint_p0")[:2]
+    os.truncate(newest, newest.stat().st_size // 2)
+    resumed = start("--train_for_env_steps=30000")
+    assert resumed.end() == 0, resumed.output
+    assert newest.name in resumed.output and f"goes on from {older}" in resumed.output
+    assert newest.exists() or (newest.parent / "superseded" / newest.name).exists()
+
+
+def test_no_readable_checkpoint_ends_the_run_and_deletes_nothing(start):
+    run = start(*SMALL, "--train_for_env_steps=5000")
+    assert run.end() == 0, run.output
+    files = sorted((run.folder / "checkpoint_p0").glob("*.pth"))
+    for path in files:
+        path.write_bytes(b"")
+    resumed = start("--train_for_env_steps=30000")
+    assert resumed.end() == 1
+    assert "no checkpoint in" in resumed.output.strip().splitlines()[-1]
+    assert sorted((run.folder / "checkpoint_p0").glob("*.pth")) == files
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--batch_size=1000"], "nearest"),
+        (["--learning_rat=1"], "learning_rate"),
+        (["--num_envs_per_worker=3"], "worker_num_splits"),
+        (["--device=gpu"], "nearest: cpu"),
+        (["--env=CartPool-v1"], "CartPole-v1"),
+        (["--async_rl=False", "--num_workers=1", "--num_envs_per_worker=2"], "async_rl=False"),
+        (["--num_envs_per_worker=20000000"], "MB"),
+    ],
+)
+def test_what_cannot_run_is_refused_and_nothing_is_written(start, tmp_path, options, message):
+    if options == ["--device=gpu"] and torch.cuda.is_available():
+        options, message = ["--device=cuda:99"], "cuda:"
+    run = start(*options)
+    assert run.end() == 2, run.output
+    assert message in run.output.strip().splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_serial_runs_with_one_seed_are_bit_identical(start, tmp_path):
+    weights = []
+    for restart in ("resume", "overwrite"):
+        run = start(*SMALL, "--serial_mode=True", "--seed=3", "--train_for_env_steps=8000", f"--restart_behavior={restart}")
+        assert run.end() == 0, run.output
+        weights.append(checkpoints.load_newest_valid(run.folder / "checkpoint_p0").payload["model"])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_synchronous_training_never_learns_from_other_weights_than_acted(start):
+    run = start("--async_rl=False", "--num_envs_per_worker=16", "--train_for_env_steps=20000", *SMALL[2:])
+    assert run.end() == 0, run.output
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    lags = [line["train/version_diff_max"] for line in lines if "train/version_diff_max" in line]
+    ratios = [line["train/ratio_max"] for line in lines if "train/ratio_max" in line]
+    assert max(lags) == 0 and max(np.abs(np.array(ratios) - 1.0)) < 1e-4
+
+
+def test_sampling_alone_learns_nothing(start):
+    run = start(*SMALL, "--sampler_only=True", "--train_for_env_steps=30000")
+    assert run.end() == 0, run.output
+    assert json.loads((run.folder / "summary.json").read_text())["policies"][0]["train_steps"] == 0
+
+
+def test_two_policies_share_the_environments(start):
+    run = start(*SMALL, "--num_policies=2", "--train_for_env_steps=30000")
+    assert run.end() == 0, run.output
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert all(policy["train_steps"] > 0 and policy["episodes"] > 0 for policy in summary["policies"])
+    assert sum(policy["env_frames"] for policy in summary["policies"]) == summary["env_frames"]
+
+
+def test_an_environment_of_the_users_own_folder_trains(start, tmp_path):
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\n"
+        "def make_env(env_id, seed):\n"
+        "    assert isinstance(env_id, int) and seed is not None\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    run = start(*SMALL, "--use_rnn=False", "--train_for_env_steps=4000", env="my_envs:make_env")
+    assert run.end() == 0, run.output

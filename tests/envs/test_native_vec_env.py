@@ -1,0 +1,188 @@
+"""Environments that come vectorised: next-step autoreset as the protocol says, episodes like the serial backend's."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from envs.adapters import step_arrays
+from envs.api import EnvContext, EnvError
+from envs.families.classic import ClassicOptions
+from envs.registry import make_batch_env
+from envs.vector.native import VectorEnvAdapter
+from envs.vector.serial import SerialVecEnv
+from utils.options import ConfigError
+
+
+class Counter(gymnasium.Env):
+    """Counts its steps; terminates at 3. Tells what the vector environment is to pass on."""
+
+    observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, limit=3, with_mask=False):
+        self.limit, self.with_mask = limit, with_mask
+
+    def _info(self):
+        return {"action_mask": np.array([self.time % 2, 1])} if self.with_mask else {}
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros(1), self._info()
+
+    def step(self, action):
+        self.time += 1
+        has_ended = self.time == self.limit
+        info = self._info() | {"num_frames": 4}
+        if has_ended:
+            info |= {"true_reward": 7.0, "episode_extra_stats": {"time": float(self.time)}}
+        return np.full(1, self.time), 1.0, has_ended, False, info
+
+
+def contexts(count, seed=None):
+    return [EnvContext(env_id=i, seed=seed) for i in range(count)]
+
+
+def play(batch, count):
+    """Of each step, after the reset: every array of the first row, and the infos of all."""
+    rows = []
+    for number in range(count + 1):
+        out = step_arrays(batch.spec, batch.num_envs)
+        for array in [*out.observations.values(), *out[1:]]:
+            array.fill(77)
+        infos = batch.step(np.zeros((batch.num_envs, 1), np.float32), out) if number else batch.reset(out)
+        arrays = dict(zip(out._fields[1:], out[1:], strict=True)) | out.observations
+        rows.append({name: array[0].tolist() for name, array in arrays.items()} | {"infos": infos})
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def test_every_end_shows_its_last_observation_and_is_flagged_once():
+    seen = play(VectorEnvAdapter(SyncVectorEnv([Counter, lambda: Counter(5)]), contexts(2)), 5)
+    assert seen["obs"] == [[0], [1], [2], [3], [0], [1]]
+    assert seen["fresh"] == [1, 0, 0, 0, 1, 0]
+    assert seen["final"] == [0, 0, 0, 1, 0, 0]
+    assert seen["active"] == [1, 1, 1, 1, 1, 1]
+    assert seen["terminated"][1:] == [0, 0, 1, 0, 0]
+    assert seen["truncated"][1:] == [0, 0, 0, 0, 0]
+    assert seen["rewards"][1:] == [1, 1, 1, 0, 1]
+    assert seen["frames"][1:] == [4, 4, 4, 0, 4]
+    of_first = {"true_reward": 7.0, "episode_extra_stats": {"time": 3.0}}
+    of_second = {"true_reward": 7.0, "episode_extra_stats": {"time": 5.0}}
+    assert seen["infos"][1:] == [{}, {}, {0: of_first}, {}, {1: of_second}]
+
+
+def test_a_limit_is_a_truncation_and_both_at_once_is_a_termination():
+    seen = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(9), 2)]), contexts(1)), 3)
+    assert seen["truncated"][1:] == [0, 1, 0] and seen["terminated"][1:] == [0, 0, 0] and seen["final"][2] == 1
+    both = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(2), 2)]), contexts(1)), 3)
+    assert both["truncated"][1:] == [0, 0, 0] and both["terminated"][1:] == [0, 1, 0] and both["final"][2] == 1
+
+
+def test_the_unseen_step_pays_nothing_and_a_final_observation_is_of_an_active_agent():
+    class Generous(SyncVectorEnv):
+        def step(self, actions):
+            observations, rewards, terminated, truncated, _ = super().step(actions)
+            return observations, rewards + 5, terminated, truncated, {"is_active": np.zeros(1, bool)}
+
+    seen = play(VectorEnvAdapter(Generous([Counter]), contexts(1)), 5)
+    assert seen["rewards"][1:] == [6, 6, 6, 0, 6]
+    assert seen["active"] == [1, 0, 0, 1, 0, 0]
+
+
+def test_masks_in_infos_become_an_observation():
+    envs = SyncVectorEnv([lambda: Counter(9, True), lambda: Counter(9, True)])
+    seen = play(VectorEnvAdapter(envs, contexts(2)), 3)
+    assert seen["action_mask"] == [[0, 1], [1, 1], [0, 1], [1, 1]]
+
+
+def test_a_reset_forgets_an_end():
+    batch = VectorEnvAdapter(SyncVectorEnv([Counter]), contexts(1))
+    assert play(batch, 3)["final"][3] == 1
+    assert play(batch, 1)["fresh"] == [1, 0]
+
+
+def cartpoles(count):
+    return [lambda: gymnasium.make("CartPole-v1", max_episode_steps=30) for _ in range(count)]
+
+
+def episodes(batch, num_envs, steps):
+    """Per row, its decisions: (observation, action, reward, terminated, truncated), the unseen steps left out."""
+    actions_of = [np.random.default_rng(row) for row in range(num_envs)]
+    out = step_arrays(batch.spec, num_envs)
+    batch.reset(out)
+    decisions = [[] for _ in range(num_envs)]
+    for _ in range(steps):
+        before, is_final = out.observations["obs"].copy(), out.final.astype(bool)
+        actions = [[0 if is_final[row] else actions_of[row].integers(2)] for row in range(num_envs)]
+        batch.step(np.array(actions, np.float32), out)
+        for row in np.flatnonzero(~is_final):
+            ends = (out.terminated[row].item(), out.truncated[row].item())
+            decisions[row].append((before[row].tolist(), actions[row][0], out.rewards[row].item(), *ends))
+    return decisions
+
+
+def test_a_vector_of_single_environments_plays_the_same_episodes_as_the_serial_backend():
+    serial = episodes(SerialVecEnv([make() for make in cartpoles(3)], contexts(3, seed=4)), 3, 100)
+    vector = episodes(VectorEnvAdapter(SyncVectorEnv(cartpoles(3)), contexts(3, seed=4)), 3, 100)
+    for by_serial, by_vector in zip(serial, vector, strict=True):
+        # After the first end the environment draws from its own generator, which both backends left alone alike.
+        assert by_vector == by_serial[: len(by_vector)]
+        ends = [(step[3], step[4]) for step in by_vector]
+        assert (1, 0) in ends and len(by_vector) > 80
+    assert any((0, 1) in [(step[3], step[4]) for step in row] for row in vector)
+
+
+def test_cartpole_vectorised_by_its_authors_is_reproducible_and_ends_where_the_pole_falls():
+    def batch(seed):
+        return make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts(4, seed=seed))
+
+    assert isinstance(batch(1), VectorEnvAdapter)
+    played = episodes(batch(1), 4, 80)
+    assert played == episodes(batch(1), 4, 80) != episodes(batch(2), 4, 80)
+    for row in played:
+        assert all(reward == 1.0 for _, _, reward, _, _ in row)
+        for (observation, *_), (_, _, _, has_terminated, _) in zip(row[1:], row[:-1], strict=True):
+            if has_terminated:
+                assert np.abs(observation).max() <= 0.05, "the decision after an end is on a first observation"
+    assert any(step[3] for row in played for step in row)
+
+
+def test_decorrelation_brings_environments_out_of_step_as_their_episodes_end():
+    batch = VectorEnvAdapter(SyncVectorEnv(cartpoles(8)), contexts(8, seed=1))
+    out = step_arrays(batch.spec, 8)
+    batch.decorrelate(np.random.default_rng(0), 45, out)
+    assert out.fresh.all() and not out.rewards.any()
+    first_end = np.zeros(8, int)
+    for step in range(1, 40):
+        batch.step(np.zeros((8, 1), np.float32), out)
+        first_end[(first_end == 0) & ((out.terminated | out.truncated) == 1)] = step
+    assert len(set(first_end.tolist())) > 2
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_other_ways_to_start_anew_are_refused(mode):
+    with pytest.raises(ConfigError, match=r"autoreset_mode .*AutoresetMode\.NEXT_STEP"):
+        VectorEnvAdapter(SyncVectorEnv([Counter], autoreset_mode=mode), contexts(1))
+
+
+def test_a_vector_of_another_size_is_refused():
+    with pytest.raises(ConfigError, match=r"of 2 environments where 3 step together.*vector_size"):
+        VectorEnvAdapter(SyncVectorEnv([Counter, Counter]), contexts(3))
+
+
+@pytest.mark.parametrize("phase", ["reset", "step", "close"])
+def test_a_failure_carries_its_cause(phase):
+    envs = SyncVectorEnv([Counter])
+    batch = VectorEnvAdapter(envs, contexts(1))
+    out = step_arrays(batch.spec, 1)
+    batch.reset(out)
+
+    def fail(*args, **kwargs):
+        raise FloatingPointError("overflow")
+
+    setattr(envs, phase, fail)
+    calls = {"reset": lambda: batch.reset(out), "close": batch.close}
+    with pytest.raises(EnvError, match=f"failed in {phase}: FloatingPointError") as caught:
+        calls.get(phase, lambda: batch.step(np.zeros((1, 1), np.float32), out))()
+    assert isinstance(caught.value.__cause__, FloatingPointError)

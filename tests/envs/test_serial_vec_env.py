@@ -1,0 +1,338 @@
+"""The serial backend: what a caller sees of episodes, seeds, infos, masks, failures; every array of scripted steps."""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envs.adapters import first_seed, step_arrays
+from envs.api import EnvContext, EnvError
+from envs.registry import make_batch_env
+from envs.vector.serial import SerialVecEnv
+from utils.options import ConfigError
+
+CONTINUES, TERMINATES, IS_TRUNCATED, BOTH = (False, False), (True, False), (False, True), (True, True)
+
+
+class Scripted(gymnasium.Env):
+    """Ends its steps as the script says, again and again; observes [episode, step], rewards 10 * episode + step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+    action_mask_in_info = False
+
+    def __init__(self, *script, infos=None):
+        self.script, self.infos = script, infos or {}
+        self.episode, self.time, self.seeds, self.actions, self.is_closed = 0, 0, [], [], 0
+
+    def _observation(self):
+        return np.array([self.episode, self.time], np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.time = self.episode + 1, 0
+        self.seeds.append(seed)
+        return self._observation(), dict(self.infos.get("reset", {}))
+
+    def step(self, action):
+        terminated, truncated = self.script[len(self.actions) % len(self.script)]
+        self.actions.append(int(action))
+        self.time += 1
+        info = dict(self.infos.get(len(self.actions), {}))
+        return self._observation(), 10.0 * self.episode + self.time, terminated, truncated, info
+
+    def close(self):
+        self.is_closed += 1
+
+
+def batch_of(*envs, seed=None):
+    return SerialVecEnv(envs, [EnvContext(env_id=i, seed=seed) for i in range(len(envs))])
+
+
+def garbage(batch):
+    """Arrays full of what no step should leave behind."""
+    arrays = step_arrays(batch.spec, batch.num_envs)
+    for array in [*arrays.observations.values(), *arrays[1:]]:
+        array.fill(99)
+    return arrays
+
+
+def after_steps(batch, count, action=0):
+    """The arrays after the reset and after each step, every one written over garbage of its own."""
+    first = garbage(batch)
+    batch.reset(first)
+    results = [first]
+    for _ in range(count):
+        results.append(garbage(batch))
+        batch.step(np.full((batch.num_envs * batch.spec.agents_per_env, 1), action, np.float32), results[-1])
+    return results
+
+
+def history(results, name, row=0):
+    if name in results[0].observations:
+        return [step.observations[name][row].tolist() for step in results]
+    return [getattr(step, name)[row].item() for step in results]
+
+
+def test_a_reset_starts_every_episode_and_writes_nothing_of_a_step():
+    batch = batch_of(Scripted(CONTINUES), Scripted(CONTINUES))
+    (out,) = after_steps(batch, 0)
+    assert out.observations["obs"].tolist() == [[1, 0], [1, 0]] and out.observations["obs"].dtype == np.float32
+    assert out.fresh.tolist() == [1, 1] and out.final.tolist() == [0, 0] and out.active.tolist() == [1, 1]
+    for untouched in (out.rewards, out.terminated, out.truncated, out.frames):
+        assert untouched.tolist() == [99, 99]
+
+
+def test_a_terminated_step_shows_the_next_episode_at_once():
+    steps = after_steps(batch_of(Scripted(CONTINUES, TERMINATES, CONTINUES)), 3)
+    assert history(steps, "obs") == [[1, 0], [1, 1], [2, 0], [2, 1]]
+    assert history(steps[1:], "rewards") == [11, 12, 21]
+    assert history(steps[1:], "terminated") == [0, 1, 0]
+    assert history(steps[1:], "truncated") == [0, 0, 0]
+    assert history(steps, "fresh") == [1, 0, 1, 0]
+    assert history(steps, "final") == [0, 0, 0, 0]
+    assert history(steps, "active") == [1, 1, 1, 1]
+    assert history(steps[1:], "frames") == [1, 1, 1]
+
+
+def test_a_truncated_step_shows_the_last_observation_and_the_next_one_starts_anew():
+    env = Scripted(CONTINUES, IS_TRUNCATED, CONTINUES)
+    steps = after_steps(batch_of(env), 4)
+    assert history(steps, "obs") == [[1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
+    assert history(steps[1:], "rewards") == [11, 12, 0, 21]
+    assert history(steps[1:], "truncated") == [0, 1, 0, 0]
+    assert history(steps[1:], "terminated") == [0, 0, 0, 0]
+    assert history(steps, "final") == [0, 0, 1, 0, 0]
+    assert history(steps, "fresh") == [1, 0, 0, 1, 0]
+    assert history(steps, "active") == [1, 1, 1, 1, 1]
+    assert history(steps[1:], "frames") == [1, 1, 0, 1]
+    assert len(env.actions) == 3, "the action on the final observation does not reach the environment"
+
+
+def test_a_step_that_ends_in_both_ways_is_terminated():
+    steps = after_steps(batch_of(Scripted(BOTH)), 2)
+    assert history(steps[1:], "terminated") == [1, 1] and history(steps[1:], "truncated") == [0, 0]
+    assert history(steps, "final") == [0, 0, 0] and history(steps, "fresh") == [1, 1, 1]
+
+
+def test_a_reset_forgets_a_truncation():
+    env = Scripted(IS_TRUNCATED)
+    batch = batch_of(env)
+    after_steps(batch, 1)
+    steps = after_steps(batch, 1)
+    assert history(steps, "obs") == [[2, 0], [2, 1]] and len(env.actions) == 2
+
+
+def test_environments_of_a_batch_end_on_their_own():
+    steps = after_steps(batch_of(Scripted(TERMINATES), Scripted(CONTINUES), Scripted(IS_TRUNCATED)), 2)
+    assert [step.terminated.tolist() for step in steps[1:]] == [[1, 0, 0], [1, 0, 0]]
+    assert [step.truncated.tolist() for step in steps[1:]] == [[0, 0, 1], [0, 0, 0]]
+    assert steps[2].observations["obs"].tolist() == [[3, 0], [1, 2], [2, 0]]
+
+
+def test_each_environment_gets_its_own_action():
+    batch = batch_of(Scripted(CONTINUES), Scripted(CONTINUES), Scripted(CONTINUES))
+    out = garbage(batch)
+    batch.reset(out)
+    batch.step(np.array([[2], [0], [1]], np.float32), out)
+    assert [adapter.env.actions for adapter in batch._adapters] == [[2], [0], [1]]
+
+
+def test_infos_give_frames_activity_and_what_the_caller_is_to_count():
+    stats = {"episode_extra_stats": {"kills": 2.0}, "true_reward": 5.0}
+    infos = {1: {"num_frames": 4, "is_active": False}, 2: {"other": 1}, 3: stats}
+    batch = batch_of(Scripted(CONTINUES), Scripted(CONTINUES, CONTINUES, TERMINATES, infos=infos))
+    out = garbage(batch)
+    batch.reset(out)
+    seen = []
+    for _ in range(3):
+        row_infos = batch.step(np.zeros((2, 1), np.float32), out)
+        seen.append((out.frames.tolist(), out.active.tolist(), row_infos))
+    assert seen == [([1, 4], [1, 0], {}), ([1, 1], [1, 1], {}), ([1, 1], [1, 1], {1: stats})]
+
+
+def test_a_final_observation_is_of_an_active_agent():
+    infos = {1: {"is_active": False}, 2: {"is_active": False}}
+    steps = after_steps(batch_of(Scripted(CONTINUES, IS_TRUNCATED, infos=infos)), 2)
+    assert history(steps, "active") == [1, 0, 1] and history(steps, "final") == [0, 0, 1]
+
+
+def test_frames_of_a_step_that_terminates_count():
+    steps = after_steps(batch_of(Scripted(TERMINATES, infos={1: {"num_frames": 3}})), 1)
+    assert history(steps[1:], "frames") == [3]
+
+
+def test_masks_in_infos_become_an_observation():
+    infos = {"reset": {"action_mask": np.array([1, 0, 1])}, 1: {"action_mask": [0, 1, 1]}}
+    env = Scripted(CONTINUES, CONTINUES, TERMINATES, infos=infos)
+    env.action_mask_in_info = True
+    steps = after_steps(batch_of(env), 3)
+    assert history(steps, "action_mask") == [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 0, 1]]
+
+
+def test_masks_that_nobody_declared_are_found_without_spending_an_episode():
+    env = Scripted(CONTINUES, infos={"reset": {"action_mask": np.array([1, 0, 1])}})
+    env.action_mask_in_info = None
+    batch = batch_of(env, seed=3)
+    assert [leaf.name for leaf in batch.spec.observations] == ["obs", "action_mask"]
+    (out,) = after_steps(batch, 0)
+    assert out.observations["action_mask"].tolist() == [[1, 0, 1]]
+    assert out.observations["obs"].tolist() == [[1, 0]], "the early reset is the first episode"
+    assert env.seeds == [first_seed(EnvContext(seed=3))]
+
+
+def test_only_the_first_reset_is_seeded_and_only_by_seed_id_and_attempt():
+    env = Scripted(TERMINATES)
+    batch = batch_of(env, seed=5)
+    after_steps(batch, 1)
+    after_steps(batch, 0)
+    assert env.seeds[0] is not None and env.seeds[1:] == [None, None]
+    base = EnvContext(seed=5, env_id=2)
+    assert first_seed(base) == first_seed(base._replace(worker_index=3, vector_index=1, num_envs=9, vector_size=4))
+    others = [base._replace(seed=6), base._replace(env_id=3), base._replace(attempt=1)]
+    assert len({first_seed(context) for context in [base, *others]}) == 4
+    assert first_seed(EnvContext()) is None
+
+
+def rollout(contexts, actions):
+    """Everything that 60 steps of CartPole write, by environment."""
+    batch = make_batch_env("CartPole-v1", None, contexts)
+    out = step_arrays(batch.spec, len(contexts))
+    batch.reset(out)
+    seen = [out.observations["obs"].copy()]
+    for step in actions[:, [context.env_id for context in contexts]]:
+        batch.step(step, out)
+        seen.append(np.hstack([out.observations["obs"], np.stack([out.rewards, out.terminated, out.fresh]).T]).copy())
+    batch.close()
+    return {context.env_id: [step[row].tolist() for step in seen] for row, context in enumerate(contexts)}
+
+
+def test_episodes_do_not_depend_on_how_environments_are_divided_among_workers():
+    actions = np.random.default_rng(0).integers(0, 2, (60, 4, 1)).astype(np.float32)
+    contexts = [EnvContext(seed=11, env_id=i, num_envs=4) for i in range(4)]
+    together = rollout(contexts, actions)
+    apart = rollout(contexts[:1], actions) | rollout([contexts[3], contexts[1], contexts[2]], actions)
+    assert together == apart
+    assert together[0][0] != together[1][0], "otherwise all of them would play the same episode"
+    other_seed = rollout([context._replace(seed=12) for context in contexts], actions)
+    assert other_seed[0] != together[0]
+
+
+def test_decorrelation_leaves_every_environment_at_another_moment():
+    envs = [Scripted(*[CONTINUES] * 1000) for _ in range(16)]
+    batch = batch_of(*envs)
+    out = garbage(batch)
+    batch.decorrelate(np.random.default_rng(0), 100, out)
+    moments = out.observations["obs"][:, 1]
+    assert len(set(moments.tolist())) > 10 and 0 <= moments.min() < moments.max() <= 100
+    assert {action for env in envs for action in env.actions} == {0, 1, 2}
+    assert out.fresh.all() and not out.final.any() and out.active.all()
+    assert (out.rewards == 99).all() and (out.frames == 99).all(), "its steps are nobody's"
+
+
+def test_decorrelation_crosses_ends_and_never_stops_on_a_final_observation():
+    envs = [Scripted(CONTINUES, IS_TRUNCATED), Scripted(CONTINUES, CONTINUES, TERMINATES)] * 8
+    batch = batch_of(*envs)
+    out = garbage(batch)
+    batch.decorrelate(np.random.default_rng(0), 50, out)
+    episodes, moments = out.observations["obs"].T
+    assert episodes.max() > 5
+    assert set(moments[::2].tolist()) <= {0, 1} and set(moments[1::2].tolist()) <= {0, 1, 2}
+    batch.step(np.zeros((16, 1), np.float32), out)
+    assert not out.fresh[::2][moments[::2] == 0].any(), "no episode is owed"
+
+
+def test_decorrelation_is_reproducible_and_stops_when_its_time_is_over():
+    def moments(seed, max_seconds=60.0):
+        batch = batch_of(*[Scripted(CONTINUES) for _ in range(8)])
+        out = garbage(batch)
+        batch.decorrelate(np.random.default_rng(seed), 50, out, max_seconds)
+        return out.observations["obs"][:, 1].tolist()
+
+    assert moments(1) == moments(1) != moments(2)
+    assert moments(1, max_seconds=0.0) == [0.0] * 8
+
+
+def test_decorrelation_keeps_to_the_mask():
+    infos = {key: {"action_mask": [0, 1, 0]} for key in ("reset", *range(1, 60))}
+    env = Scripted(CONTINUES, infos=infos)
+    env.action_mask_in_info = True
+    batch = batch_of(env)
+    batch.decorrelate(np.random.default_rng(3), 50, garbage(batch))
+    assert len(env.actions) > 3 and set(env.actions) == {1}
+
+
+@pytest.mark.parametrize("phase", ["reset", "step", "close", "reset within a step"])
+def test_a_failure_names_the_environment_and_carries_the_cause(phase):
+    def fail(*args, **kwargs):
+        raise FloatingPointError("overflow in the solver")
+
+    method = phase.partition(" ")[0]
+    envs = [Scripted(TERMINATES) for _ in range(3)]
+    if method == "step":
+        envs[1].step = fail
+    batch = batch_of(*envs)
+    out = garbage(batch)
+    if "step" in phase:
+        batch.reset(out)
+    setattr(envs[1], method, fail)
+    calls = {"reset": lambda: batch.reset(out), "close": batch.close}
+    with pytest.raises(EnvError, match=r"environment 1 failed in .*: FloatingPointError: overflow") as caught:
+        calls.get(phase, lambda: batch.step(np.zeros((3, 1), np.float32), out))()
+    assert caught.value.env_index == 1 and caught.value.phase == method
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_closing_reaches_every_environment_once_whatever_fails():
+    envs = [Scripted(CONTINUES) for _ in range(3)]
+    envs[0].close = lambda: 1 / 0
+    batch = batch_of(*envs)
+    with pytest.raises(EnvError, match="environment 0 failed in close"):
+        batch.close()
+    batch.close()
+    assert envs[1].is_closed == envs[2].is_closed == 1
+
+
+def test_environments_with_different_spaces_are_refused():
+    other = Scripted(CONTINUES)
+    other.action_space = spaces.Discrete(4)
+    with pytest.raises(ConfigError, match="environment 1 differs from environment 0"):
+        batch_of(Scripted(CONTINUES), other)
+
+
+@pytest.mark.parametrize(
+    "no_env, message",
+    [(SimpleNamespace(), "return a gymnasium.Env"), (SimpleNamespace(agent_iter=1), "aec_to_parallel")],
+)
+def test_what_is_no_environment_is_refused(no_env, message):
+    with pytest.raises(ConfigError, match=message):
+        batch_of(no_env)
+
+
+def test_optional_abilities_are_found_below_wrappers():
+    class Able(Scripted):
+        def __init__(self):
+            super().__init__(CONTINUES)
+            self.weights, self.progress = {"kill": 1.0}, None
+
+        def get_reward_shaping(self):
+            return self.weights
+
+        def set_reward_shaping(self, weights):
+            self.weights = weights
+
+        def set_training_progress(self, env_frames):
+            self.progress = env_frames
+
+    envs = [Able(), Able()]
+    batch = batch_of(*(gymnasium.wrappers.TimeLimit(env, 5) for env in envs))
+    assert batch.get_reward_shaping() == {"kill": 1.0}
+    batch.set_reward_shaping({"kill": 2.0})
+    batch.set_training_progress(1000)
+    assert [(env.weights, env.progress) for env in envs] == [({"kill": 2.0}, 1000)] * 2
+
+    unable = batch_of(Scripted(CONTINUES))
+    unable.set_reward_shaping({"kill": 2.0})
+    unable.set_training_progress(1)
+    assert unable.get_reward_shaping() is None

@@ -1,0 +1,57 @@
+"""Small shared arrays, and actors and learners that hand each other blocks whose content can be recognised."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from algorithms.memory.layout import SharedArrays, Sizes
+from algorithms.specs import ActionSpec, TensorSpec
+from envs.api import ActionLeaf
+
+OBSERVATIONS = {"obs": TensorSpec((2,), "float32"), "pixels": TensorSpec((1, 2, 3), "uint8")}
+ACTIONS = ActionSpec((ActionLeaf("discrete", 3), ActionLeaf("continuous", 2)))
+ROW_ARRAYS = ("obs/obs", "obs/pixels", "fresh", "final", "active", "policy_id")
+STEP_ARRAYS = ("rewards", "terminated", "truncated", "answers", "policy_version")
+
+
+def small_sizes(**changes) -> Sizes:
+    """Every size differs from the others, as far as it can, so that no two axes can be confused."""
+    return Sizes(
+        actors=2,
+        splits=3,
+        blocks=2,
+        rollout=4,
+        recurrence=2,
+        rows=5,
+        policies=1,
+        processes=7,
+        state_size=3,
+        observations=OBSERVATIONS,
+        actions=ACTIONS,
+    )._replace(**changes)
+
+
+def shared(**changes) -> SharedArrays:
+    return SharedArrays.create(small_sizes(**changes))
+
+
+def fill_with_noise(arrays: SharedArrays, names, cell, rng: np.random.Generator) -> None:
+    """Numbers that fit every dtype and differ from their neighbours."""
+    for name in names:
+        target = arrays[name][cell]
+        target[...] = rng.integers(0, 200, target.shape)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def mapped_files_with_a_name() -> set[str]:
+    """What this process maps and a stranger could find by name, libraries aside: it would stay after a kill."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
+    folders = ("/dev/shm/", tempfile.gettempdir() + "/")
+    return {path for path in paths if path.startswith(folders) and Path(path).exists()}

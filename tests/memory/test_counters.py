@@ -1,0 +1,64 @@
+"""Signs of life, time and events: each process has its own cells and nobody else's."""
+
+import time
+
+import numpy as np
+import pytest
+
+from algorithms.memory.counters import Phase, Tally, Timer, WorkerCounters
+from algorithms.memory.layout import all_arrays
+from tests.memory.memory_cases import shared
+
+
+def test_a_process_touches_its_own_cells_only():
+    arrays = shared()
+    counters = WorkerCounters(arrays, 3)
+    counters.enter(Phase.STEP)
+    counters.count(Tally.POLICY_ROWS, 5)
+    counters.count(Tally.POLICY_ROWS)
+    counters.lap(Timer.POLICY_WAIT)
+    counters.reports_sent[0] = 2
+    assert arrays["tallies"][3, Tally.POLICY_ROWS] == 6
+    assert arrays["timers"][3, Timer.POLICY_WAIT] > 0
+    assert counters.phase is Phase.STEP
+    assert arrays["phase"].tolist() == [0, 0, 0, Phase.STEP, 0, 0, 0]
+    for spec in all_arrays(arrays.sizes):
+        if spec.shape[:1] == (arrays.sizes.processes,):
+            assert not np.delete(arrays[spec.name], 3, axis=0).any(), spec.name
+        else:
+            assert not arrays[spec.name].any(), spec.name
+
+
+def test_a_beat_is_the_time_of_the_monotonic_clock_that_all_processes_share():
+    arrays = shared()
+    before = time.monotonic()
+    WorkerCounters(arrays, 0).beat()
+    assert before <= arrays["heartbeat"][0] <= time.monotonic()
+
+
+def test_a_stop_is_seen_by_the_process_it_is_meant_for():
+    arrays = shared()
+    counters = [WorkerCounters(arrays, process) for process in range(7)]
+    arrays["stop"][5] = 1
+    assert [counter.stop_requested for counter in counters] == [False] * 5 + [True, False]
+
+
+def test_laps_add_up_to_the_time_that_passed():
+    arrays = shared()
+    before = time.perf_counter()
+    counters = WorkerCounters(arrays, 1)
+    after = time.perf_counter()
+    time.sleep(0.02)
+    counters.lap(Timer.ACTOR_ENV_STEP)
+    counters.lap(Timer.ACTOR_WAIT_POLICY)
+    time.sleep(0.01)
+    counters.lap(Timer.ACTOR_ENV_STEP)
+    total = arrays["timers"][1].sum()
+    assert 0.03 <= total <= time.perf_counter() - before
+    assert arrays["timers"][1, Timer.ACTOR_ENV_STEP] == pytest.approx(total, abs=after - before + 0.01)
+
+
+def test_every_timer_belongs_to_a_kind_of_process_and_has_a_cell():
+    arrays = shared()
+    assert {timer.name.split("_")[0] for timer in Timer} == {"ACTOR", "POLICY", "LEARNER"}
+    assert max(Timer) < arrays["timers"].shape[1] and max(Tally) < arrays["tallies"].shape[1]

@@ -1,0 +1,133 @@
+"""Requests for actions: none is lost, none is answered twice, whoever dies."""
+
+import numpy as np
+import pytest
+
+from algorithms.memory.request_table import PolicyRequests, SplitRequests
+from tests.memory.memory_cases import shared
+
+
+def cells(slabs):
+    return list(zip(slabs.actor.tolist(), slabs.split.tolist(), strict=True))
+
+
+def test_a_request_is_open_until_it_is_answered():
+    arrays = shared()
+    split, policy = SplitRequests(arrays, 1, 2), PolicyRequests(arrays, 0, 0, 1)
+    assert policy.count() == len(policy.open()) == 0
+    split.ask(block=1, step=3)
+    assert not split.is_answered()
+    assert policy.count() == 1
+    [[actor], [index], [block], [step], [asked]] = policy.open()
+    assert (actor, index, block, step, asked) == (1, 2, 1, 3, 1)
+    policy.answer(policy.open())
+    assert split.is_answered()
+    assert policy.count() == len(policy.open()) == 0
+
+
+def test_what_was_asked_after_the_look_is_not_counted_as_answered():
+    arrays = shared()
+    split, policy = SplitRequests(arrays, 0, 0), PolicyRequests(arrays, 0, 0, 1)
+    split.ask(0, 0)
+    seen = policy.open()
+    split.ask(1, 2)  # as the successor of an actor that died would
+    policy.answer(seen)
+    assert not split.is_answered()
+    [[_], [_], [block], [step], [asked]] = policy.open()
+    assert (block, step, asked) == (1, 2, 2)
+
+
+def test_an_answer_needs_every_policy():
+    arrays = shared(policies=3)
+    split = SplitRequests(arrays, 0, 1)
+    policies = [PolicyRequests(arrays, policy, 0, 1) for policy in range(3)]
+    split.ask(0, 0)
+    for policy in policies:
+        assert not split.is_answered()
+        policy.answer(policy.open())
+    assert split.is_answered()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_actors_are_divided_among_the_workers_of_a_policy(workers):
+    arrays = shared(actors=5, splits=2)
+    requests = [SplitRequests(arrays, actor, split) for actor in range(5) for split in range(2)]
+    of_worker = [PolicyRequests(arrays, 0, index, workers) for index in range(workers)]
+    for split in requests:
+        split.ask(0, 0)
+    found = [cell for worker in of_worker for cell in cells(worker.open())]
+    assert sorted(found) == [(actor, split) for actor in range(5) for split in range(2)]
+    assert sum(worker.num_splits for worker in of_worker) == 10
+    of_worker[-1].answer(of_worker[-1].open())
+    last = cells(PolicyRequests(arrays, 0, workers - 1, workers).open())
+    assert last == []
+    assert sum(split.is_answered() for split in requests) == of_worker[-1].num_splits
+
+
+def answer_twice_or_never(arrays, policies, workers, rounds, rng):
+    """Random order of asking and answering; how often each (policy, cell, number) was answered."""
+    actors, splits = arrays.sizes.actors, arrays.sizes.splits
+    asking = {(a, s): SplitRequests(arrays, a, s) for a in range(actors) for s in range(splits)}
+    asked = dict.fromkeys(asking, 0)
+    answers = {}
+    for _ in range(rounds):
+        cell = list(asking)[int(rng.integers(len(asking)))]
+        if not asked[cell] or asking[cell].is_answered():
+            asking[cell].ask(int(rng.integers(2)), int(rng.integers(4)))
+            asked[cell] += 1
+        policy, index = int(rng.integers(policies)), int(rng.integers(workers))
+        worker = PolicyRequests(arrays, policy, index, workers)  # a new one each time: nothing is kept in it
+        slabs = worker.open()
+        for place, number in zip(cells(slabs), slabs.asked.tolist(), strict=True):
+            answers[policy, place, number] = answers.get((policy, place, number), 0) + 1
+        worker.answer(slabs)
+    for policy in range(policies):
+        for index in range(workers):
+            worker = PolicyRequests(arrays, policy, index, workers)
+            slabs = worker.open()
+            for place, number in zip(cells(slabs), slabs.asked.tolist(), strict=True):
+                answers[policy, place, number] = answers.get((policy, place, number), 0) + 1
+            worker.answer(slabs)
+    return asked, answers, asking
+
+
+@pytest.mark.parametrize(("policies", "workers"), [(1, 1), (2, 2), (3, 2)])
+def test_no_request_is_lost_and_none_is_answered_twice(policies, workers):
+    arrays = shared(actors=3, splits=2, policies=policies)
+    rng = np.random.default_rng(policies)
+    asked, answers, asking = answer_twice_or_never(arrays, policies, workers, 2000, rng)
+    assert sum(asked.values()) > 200
+    everything = {(p, cell, n) for p in range(policies) for cell, count in asked.items() for n in range(1, count + 1)}
+    assert answers == dict.fromkeys(everything, 1)
+    assert all(split.is_answered() for split in asking.values())
+
+
+def test_a_new_policy_worker_finds_what_its_predecessor_left_open():
+    arrays = shared()
+    split = SplitRequests(arrays, 1, 1)
+    split.ask(1, 2)
+    PolicyRequests(arrays, 0, 0, 1).open()  # seen, and then it died
+    successor = PolicyRequests(arrays, 0, 0, 1)
+    assert cells(successor.open()) == [(1, 1)]
+    successor.answer(successor.open())
+    assert split.is_answered()
+
+
+@pytest.mark.parametrize("was_answered", [True, False])
+def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answer_for_its_own(was_answered):
+    arrays = shared(policies=2)
+    policies = [PolicyRequests(arrays, policy, 0, 1) for policy in range(2)]
+    SplitRequests(arrays, 0, 0).ask(0, 3)
+    policies[0].answer(policies[0].open())
+    if was_answered:
+        policies[1].answer(policies[1].open())
+    late = policies[1].open()  # a worker that still computes for the dead actor
+    successor = SplitRequests(arrays, 0, 0)
+    successor.ask(1, 0)
+    policies[1].answer(late)
+    assert not successor.is_answered()
+    for policy in policies:
+        [[_], [_], [block], [step], [_]] = policy.open()
+        assert (block, step) == (1, 0)
+        policy.answer(policy.open())
+    assert successor.is_answered()

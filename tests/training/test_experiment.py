@@ -1,0 +1,159 @@
+"""An experiment's folder: created, resumed, moved aside or replaced, by one process at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from algorithms.config import from_json, resolve
+from algorithms.training.experiment import Experiment
+from utils.options import ConfigError
+
+ARGV = ["train_appo.py", "--experiment=a b"]
+
+
+def resolved(tmp_path, *words):
+    return resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=first", *words])
+
+
+def open_and_close(tmp_path, *words):
+    experiment = Experiment.open(resolved(tmp_path, *words), ARGV)
+    experiment.close()
+    return experiment
+
+
+def test_a_new_experiment_has_its_folders_and_its_record(tmp_path):
+    config = resolved(tmp_path, "--num_policies=2", "--gamma=0.5")
+    experiment = Experiment.open(config, ARGV)
+    assert experiment.folder == tmp_path / "first"
+    assert from_json(experiment.config_file.read_text()) == config.config
+    assert "gamma" in json.loads(experiment.config_file.read_text())["typed"]
+    assert experiment.command_lines_file.read_text().endswith("  train_appo.py '--experiment=a b'\n")
+    assert experiment.git_diff_file.read_text().startswith(("commit ", "no git repository"))
+    assert experiment.log_file("driver") == tmp_path / "first" / "log" / "driver.txt"
+    for folder in ("log", "checkpoint_p0", "checkpoint_p1", ".summary/0", ".summary/1"):
+        assert (tmp_path / "first" / folder).is_dir()
+    assert experiment.checkpoint_dir(1) == tmp_path / "first" / "checkpoint_p1"
+    assert experiment.summary_dir(1) == tmp_path / "first" / ".summary" / "1"
+    assert experiment.starts == 0
+    experiment.close()
+    experiment.close()
+
+
+def test_experiments_root_lies_below_the_train_dir(tmp_path):
+    assert open_and_close(tmp_path, "--experiments_root=group").folder == tmp_path / "group" / "first"
+
+
+def test_resume_keeps_what_is_there_and_records_the_new_start(tmp_path):
+    first = open_and_close(tmp_path, "--gamma=0.5")
+    (first.folder / "checkpoint_p0" / "kept").touch()
+    first.summary_file.touch()
+    second = open_and_close(tmp_path, "--learning_rate=0.5")
+    assert (first.folder / "checkpoint_p0" / "kept").exists()
+    assert not second.summary_file.exists()  # it told how the first start ended
+    config = from_json(second.config_file.read_text())
+    assert (config.learning.gamma, config.learning.learning_rate) == (0.5, 0.5)
+    assert {"gamma", "learning_rate"} <= set(json.loads(second.config_file.read_text())["typed"])
+    assert second.starts == 1
+    assert len(second.command_lines_file.read_text().splitlines()) == 2
+
+
+def test_restart_moves_the_old_folder_aside_each_time(tmp_path):
+    open_and_close(tmp_path)
+    for number in range(3):
+        (tmp_path / "first" / f"mark{number}").touch()
+        assert open_and_close(tmp_path, "--restart_behavior=restart").starts == 0
+    moved = [path for path in tmp_path.iterdir() if path.name != "first"]
+    assert len(moved) == 3
+    assert all(path.name.startswith("first.") for path in moved)
+    assert {mark.name for path in moved for mark in path.glob("mark*")} == {"mark0", "mark1", "mark2"}
+    assert not list((tmp_path / "first").glob("mark*"))
+
+
+def test_restart_of_nothing_makes_nothing_to_move(tmp_path):
+    open_and_close(tmp_path, "--restart_behavior=restart")
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_overwrite_deletes_the_old_experiment_only(tmp_path):
+    folder = open_and_close(tmp_path).folder
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (folder / "link").symlink_to(outside)
+    (folder / "checkpoint_p0" / "old").touch()
+    (folder / "notes.txt").touch()
+    assert open_and_close(tmp_path, "--restart_behavior=overwrite").starts == 0
+    assert not (folder / "checkpoint_p0" / "old").exists()
+    assert not (folder / "notes.txt").exists()
+    assert (outside / "precious").exists()
+
+
+def test_overwrite_refuses_a_folder_that_is_no_experiment(tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds no config\.json, so it may not be an experiment and is not deleted"):
+        open_and_close(tmp_path, "--restart_behavior=overwrite")
+    assert (tmp_path / "first" / "thesis.txt").exists()
+
+
+TRAINS = """
+import sys
+from algorithms.config import resolve
+from algorithms.training.experiment import Experiment
+experiment = Experiment.open(resolve(sys.argv[1:]), sys.argv)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(tmp_path):
+    """Another live process that trains in the same folder."""
+    words = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=first"]
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(TRAINS), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"open\n"
+    yield child
+    child.kill()
+    child.communicate()
+
+
+@pytest.mark.parametrize("behavior", ["resume", "restart", "overwrite"])
+def test_a_folder_in_which_another_process_trains_is_refused_untouched(tmp_path, other_process, behavior):
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "first").rglob("*") if path.is_file()}
+    config = resolved(tmp_path, f"--restart_behavior={behavior}")
+    with pytest.raises(ConfigError, match=f"another process .process {other_process.pid} on .* trains in .*first"):
+        Experiment.open(config, ARGV)
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "first").rglob("*") if path.is_file()}
+    assert after == before
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_the_lock_vanishes_with_its_process_however_it_ends(tmp_path, other_process):
+    os.kill(other_process.pid, signal.SIGKILL)
+    other_process.wait()
+    assert open_and_close(tmp_path).starts == 1
+
+
+def test_one_process_locks_its_own_folder_against_itself(tmp_path):
+    experiment = Experiment.open(resolved(tmp_path), ARGV)
+    with pytest.raises(ConfigError, match="another process"):
+        Experiment.open(resolved(tmp_path), ARGV)
+    experiment.close()
+    open_and_close(tmp_path)
+
+
+def test_a_failure_while_opening_releases_the_lock(tmp_path):
+    config = resolved(tmp_path)
+    (tmp_path / "first" / "log").parent.mkdir()
+    (tmp_path / "first" / "log").touch()
+    with pytest.raises(ConfigError, match=r"cannot be used: .*log"):
+        Experiment.open(config, ARGV)
+    (tmp_path / "first" / "log").unlink()
+    open_and_close(tmp_path)
