@@ -10,6 +10,7 @@ EXPERIMENT ?= $(subst /,_,$(subst :,_,$(ENV)))
 STEPS ?= $(if $(filter doom_basic,$(ENV)),600000)
 
 run := $(VENV)/bin/python
+no_python := "Python 3.11 with its venv module is needed; name another with make PYTHON=/path/to/python3.11"
 # What Gymnasium and ViZDoom bring; every other environment needs the packages of its family as well.
 core_envs := doom_% synthetic_% classic_% CartPole-% Acrobot-% Pendulum-% MountainCar%
 needs := $(if $(filter $(core_envs),$(ENV)),requirements,requirements-envs)
@@ -54,8 +55,7 @@ clean:  ## Remove the virtual environment and every cache; keeps train_dir
 
 # The file that is touched here says that a list of requirements is installed; a changed list is newer than it.
 $(VENV)/%.installed: %.txt
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; name it with make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(run) || $(PYTHON) -m venv $(VENV)
+	@$(run) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { echo $(no_python) >&2; exit 1; }
 	$(run) -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 

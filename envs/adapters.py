@@ -101,6 +101,9 @@ class _OneEnv:
         self.env, self.env_index = env, env_index
         self._seed = first_seed(context)
         self._early: tuple[Any, Any] | None = None  # the first reset, when it was done to look for an action mask
+        self.remembers_randomness = False
+        self.randomness: dict[str, Any] = {"seed": self._seed, "generator": None}
+        """Where the random numbers stood when the present episode began: its seed, or the state of its generator."""
         self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
         mask_in_info = declares_info_mask(env, self.layout, self.actions)
         if mask_in_info is None:
@@ -119,6 +122,9 @@ class _OneEnv:
             early, self._early = self._early, None
             return early
         seed, self._seed = self._seed, None
+        if self.remembers_randomness:
+            generator = None if seed is not None else self.env.unwrapped.np_random.bit_generator.state
+            self.randomness = {"seed": seed, "generator": generator}
         try:
             observation, info = self.env.reset(seed=seed)
         except Exception as error:
@@ -131,6 +137,12 @@ class _OneEnv:
             out.active[row] = bool(info["is_active"])
         if self._mask_in_info:
             out.observations[ACTION_MASK][row] = _flat_mask(info[ACTION_MASK]) if ACTION_MASK in info else 1
+
+    def restore_randomness(self, state: dict[str, Any]) -> None:
+        """Let the next reset begin the episode that this state was taken at."""
+        self._early, self._seed = None, state["seed"]
+        if state["generator"] is not None:
+            self.env.unwrapped.np_random.bit_generator.state = state["generator"]
 
     def close(self) -> None:
         """Close the environment."""

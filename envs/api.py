@@ -78,6 +78,8 @@ class EnvFamily(NamedTuple):
     """name -> option name -> the value this environment starts from instead of the option's own default."""
     names: tuple[str, ...] = ()
     """Names to suggest when a user types one that does not exist."""
+    evaluation: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default; nobody writes into it
+    """Option name -> the value it takes while a policy is scored or watched, unless the user types another."""
 
 
 class StepArrays(NamedTuple):
@@ -131,6 +133,20 @@ class Decorrelating(Protocol):
 
     def decorrelate(self, rng: np.random.Generator, max_steps: int, out: StepArrays) -> None:
         """Reset, step each environment another random number of random actions up to `max_steps`, write as `reset`."""
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """Optional, for a `BatchEnv`: environments that can begin their present episodes once more."""
+
+    def remember_randomness(self) -> None:
+        """From now on keep what `randomness` tells; costs a microsecond or two per episode."""
+
+    def randomness(self) -> list[dict[str, Any]]:
+        """Per environment, plain values: where its random numbers stood when its present episode began."""
+
+    def restore_randomness(self, states: list[dict[str, Any]]) -> None:
+        """Let the next reset begin the episodes that `randomness` told of, and all later ones follow from them."""
 
 
 class EnvError(RuntimeError):

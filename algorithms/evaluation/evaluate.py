@@ -187,8 +187,8 @@ class _ScoreBook:
         return not self._left.any()
 
     def begin(self, step: StepArrays) -> None:
-        """Episodes begin where a reset wrote `fresh` for an agent that takes part."""
-        self._playing[:] = (step.fresh & step.active) == 1
+        """Every agent that takes part from the start begins an episode."""
+        self._playing[:] = step.active == 1
 
     def add(self, step: StepArrays, infos: dict[int, dict[str, Any]]) -> list[tuple[int, EpisodeFinished]]:
         """Account for one step; (row, episode) of those that it ended and that count."""
@@ -198,11 +198,13 @@ class _ScoreBook:
         by_row = zip(np.flatnonzero(ended).tolist(), finished, strict=True)
         counted = [(row, episode) for row, episode in by_row if self._left[row // self._shape[1]] > 0]
         self._episodes += [episode for _, episode in counted]
+        is_active, is_fresh = step.active == 1, step.fresh == 1
+        self._playing |= is_active & ~is_fresh
         if finished:
             self._playing &= ~ended
             has_ended, is_played = ended.reshape(self._shape).any(1), self._playing.reshape(self._shape).any(1)
             self._left -= has_ended & ~is_played & (self._left > 0)
-        self._playing |= (step.fresh & step.active) == 1
+        self._playing |= is_active & is_fresh
         return counted
 
     def result(self, wall_time: float) -> EvalResult:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.blocks import BlockAddress, LearnerBlocks
+from algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, block_states
 from algorithms.memory.layout import OBSERVATION, SharedArrays, block_arrays
 
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
@@ -39,6 +39,7 @@ class BatchAssembler:
     def __init__(self, shared: SharedArrays, policy: int, trajectories: int, *, hold_blocks: bool) -> None:
         """`hold_blocks`: keep copied blocks until `release_held`, so that actors cannot run ahead."""
         self.blocks = LearnerBlocks(shared, policy)
+        self._shared = shared
         self._released: list[int] = []
         self._sources = {spec.name: shared[spec.name] for spec in block_arrays(shared.sizes)}
         self._policy = policy
@@ -54,6 +55,7 @@ class BatchAssembler:
         """Copy what is ready. True when the staging arrays are full; the next call begins a new batch."""
         while self._filled < self._trajectories:
             if self._open is None and not self._open_next():
+                self._give_way()
                 return False
             self._copy_columns(staging)
         self._filled = 0
@@ -84,6 +86,14 @@ class BatchAssembler:
                 return True
             self._done_with(address)
         return False
+
+    def _give_way(self) -> None:
+        """End a standstill: a policy that drew too few columns holds blocks, and no split can fill another.
+
+        What is played next for this policy is played with the weights that it still has: nothing becomes older.
+        """
+        if self._held and not self._one_policy and (block_states(self._shared) >= BlockState.READY).all():
+            self.release_held()
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:
         if self._one_policy:

@@ -93,7 +93,8 @@ def require_used(config: ModelConfig, leaves: tuple[ObservationLeaf, ...]) -> No
     if config.encoder == AUTO:
         return
     kind = find_encoder(config.encoder).kind
-    if not any(leaf.kind == kind for leaf in leaves):
+    kinds = ("vector", "categorical") if kind == "vector" else (kind,)  # one-hot vectors are vectors
+    if not any(leaf.kind in kinds for leaf in leaves):
         fitting = sorted({name for leaf in leaves for name in _fitting(leaf)})
         raise ConfigError(
             f"encoder={config.encoder!r} reads observations of kind {kind}, the environment has "

@@ -80,6 +80,15 @@ class PolicyInference:
             raise ValueError(f"{tuple(flat.shape)} weights given; this model has {tuple(self._flat.shape)}")
         self._flat.copy_(flat)
 
+    @property
+    def random_state(self) -> Tensor:
+        """Where the random numbers of sampled actions stand."""
+        return self._generator.get_state()
+
+    @random_state.setter
+    def random_state(self, state: Tensor) -> None:
+        self._generator.set_state(state)
+
     def reset_rows(self, rows: Tensor) -> None:
         """Forget what rows [K] int64 remember: another agent sits there now."""
         self._state[rows.to(self.device)] = 0.0

@@ -35,7 +35,7 @@ class EnvSplit:
         self.env = env
         self._blocks = blocks
         self._requests = requests
-        self._assignment = assignment
+        self.assignment = assignment
         self._env_frames, self._agent_steps = counted
         rows = env.num_envs * env.spec.agents_per_env
         self._frames = np.zeros(rows, np.int32)  # of the newest step
@@ -65,7 +65,7 @@ class EnvSplit:
             self.env.decorrelate(rng, self._blocks.rollout, first_row)
         else:
             self.env.reset(first_row)
-        self._assignment.draw(self._blocks.policy_id[self._block, 0])
+        self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
         self._requests.ask(self._block, 0)
 
@@ -85,7 +85,7 @@ class EnvSplit:
         policies = self._blocks.policy_id[block]
         finished = self._stats.add(step, infos, policies[row])
         self._count(policies[row])
-        self._assignment.carry(policies[row], policies[row + 1], step.fresh)
+        self.assignment.carry(policies[row], policies[row + 1], step.fresh)
         self._row = row + 1
         if self._row == self._blocks.rollout:
             self._blocks.complete()
@@ -112,10 +112,10 @@ class EnvSplit:
         self.env.close()
 
     def _count(self, policy_id: NDArray[np.int32]) -> None:
-        if self._assignment.num_policies == 1:
+        if self.assignment.num_policies == 1:
             self._env_frames[0] += int(self._frames.sum())
             self._agent_steps[0] += int(np.count_nonzero(self._frames))
             return
-        policies = self._assignment.num_policies
+        policies = self.assignment.num_policies
         self._env_frames += np.bincount(policy_id, self._frames, policies).astype(np.int64)
         self._agent_steps += np.bincount(policy_id, self._frames > 0, policies).astype(np.int64)

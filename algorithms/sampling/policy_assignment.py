@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,15 @@ class PolicyAssignment:
             out[:] = self._rng.integers(self.num_policies, size=len(out))
         else:
             out[:] = 0
+
+    @property
+    def random_state(self) -> dict[str, Any]:
+        """Where the random numbers stand, as plain values."""
+        return dict(self._rng.bit_generator.state)
+
+    @random_state.setter
+    def random_state(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state
 
     def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], fresh: NDArray[np.uint8]) -> None:
         """The next row [E]: the same policies, but a new draw where an episode begins."""

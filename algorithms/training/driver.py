@@ -46,6 +46,9 @@ class Workforce(Protocol):
     def send(self, name: str, command: Command) -> bool:
         """Give a worker a command; False when there is no such worker any more."""
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the workers, beyond what learners keep themselves."""
+
     def measure_memory(self) -> None:
         """Fill the shared array `memory_mb`."""
 
@@ -67,6 +70,7 @@ class Driver:
         self.statistics = Statistics(wires.arrays, run.stats_avg)
         self.budget = Budget(run.train_for_env_steps, run.train_for_seconds)
         self.saver = Saver(run, self.statistics, lambda policy, command: workforce.send(f"learner-{policy}", command))
+        self.saver.extra_state = workforce.state
         events = EventFiles([experiment.summary_dir(policy) for policy in range(wires.arrays.sizes.policies)])
         self.summaries = Summaries(self.statistics, self.budget, experiment, events, run.experiment_summaries_interval)
         self._arrays = wires.arrays

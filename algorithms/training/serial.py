@@ -30,7 +30,7 @@ from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
-from envs.api import EnvSpec
+from envs.api import EnvSpec, Repeatable
 
 log = logging.getLogger(__name__)
 
@@ -113,14 +113,42 @@ class SerialWorkforce:
         reports, self._reports = self._reports, []
         return reports
 
+    def state(self) -> dict[str, Any]:
+        """Where all random numbers stand. Episodes begin anew after a resume, each with its own beginning."""
+        return {
+            "serial": {
+                "actions": [policy.inference.random_state for policy in self._policies],
+                "assignments": [split.assignment.random_state for split in self._splits],
+                "environments": [
+                    split.env.randomness() if isinstance(split.env, Repeatable) else [] for split in self._splits
+                ],
+            }
+        }
+
     def _begin(self) -> None:
-        self._reports += [learner.restore() for learner in self._learners]
-        for actor, job in enumerate(self._jobs):
-            rng = np.random.default_rng([self._seed, actor])
-            for index in range(self._splits_per_actor):
-                split = build_split(self._arrays, job, index, 0)
-                split.start(rng if self._decorrelate else None)
-                self._splits.append(split)
+        restored = [learner.restore() for learner in self._learners]
+        self._reports += restored
+        for job in self._jobs:
+            self._splits += [build_split(self._arrays, job, index, 0) for index in range(self._splits_per_actor)]
+        for split in self._splits:
+            if isinstance(split.env, Repeatable):
+                split.env.remember_randomness()
+        state = restored[0].run_state.get("serial")
+        if state is not None and len(state["environments"]) == len(self._splits):
+            self._restore_randomness(state)
+        for position, split in enumerate(self._splits):
+            rng = np.random.default_rng([self._seed, position])
+            split.start(rng if self._decorrelate and state is None else None)
+
+    def _restore_randomness(self, state: dict[str, Any]) -> None:
+        for policy, actions in zip(self._policies, state["actions"], strict=True):
+            policy.inference.random_state = actions
+        for split, assignment, environments in zip(
+            self._splits, state["assignments"], state["environments"], strict=True
+        ):
+            split.assignment.random_state = assignment
+            if environments and isinstance(split.env, Repeatable):
+                split.env.restore_randomness(environments)
 
     def _answer(self) -> None:
         for policy in self._policies:

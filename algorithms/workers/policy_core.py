@@ -52,7 +52,7 @@ class PolicyCore:
         self._policy = policy
         self._weights = weights
         self._publication = 0
-        self._inference = inference
+        self.inference = inference
         self._counters = counters
         self._received = torch.empty(flat_size(inference.model))
         self._policy_id = arrays["policy_id"].reshape(-1)
@@ -67,7 +67,7 @@ class PolicyCore:
         """Take newer weights if there are any; False as long as none were ever published."""
         if self._weights.publication != self._publication:
             self._publication, self.version = self._weights.read_into(self._received.numpy())
-            self._inference.adopt(self._received)
+            self.inference.adopt(self._received)
             self._counters.count(Tally.POLICY_ADOPTIONS)
             self._counters.lap(Timer.POLICY_ADOPT)
         return self._publication > 0
@@ -86,7 +86,7 @@ class PolicyCore:
         observations = {name: flat.index_select(0, observed) for name, flat in self._observations.items()}
         fresh = self._fresh.index_select(0, observed)
         self._counters.lap(Timer.POLICY_GATHER)
-        result = self._inference.act(torch.from_numpy(rows.agent), observations, fresh)
+        result = self.inference.act(torch.from_numpy(rows.agent), observations, fresh)
         self._counters.lap(Timer.POLICY_FORWARD)
         decided = torch.from_numpy(rows.decided)
         log_prob, values = result.log_prob.unsqueeze(-1), result.values.unsqueeze(-1)

@@ -39,6 +39,10 @@ PRELOAD = ["numpy", "gymnasium", "faster_fifo", "setproctitle", "threadpoolctl",
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
 
+# The exit code of a child whose forkserver is gone, and how long that may still look alive after its pipes closed.
+EXIT_LOST = 255
+FORKSERVER_EXIT_S = 0.1
+
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +120,7 @@ class LaunchPad:
             return "appo guardian"
         server: Any = forkserver._forkserver  # type: ignore[attr-defined]
         pid = server._forkserver_pid
-        return "" if pid and _is_alive(pid) else "the process server"
+        return "" if pid and _is_alive(pid) else "the forkserver"
 
     def run_once(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> Any:
         """The result of a function that runs in a process of its own and may not take the driver with it.
@@ -214,6 +218,10 @@ class Supervisor:
         self._workers[name].outbox.send(command)
         return True
 
+    def state(self) -> dict[str, Any]:
+        """Nothing: processes run on while a checkpoint is written, so where their random numbers stand means little."""
+        return {}
+
     def measure_memory(self) -> None:
         """Note how much memory every worker occupies."""
         for worker in self.workers:
@@ -231,6 +239,10 @@ class Supervisor:
         # Exits are read before the queues are emptied: a failing worker flushes its Failed report before it exits,
         # so a report that exists is always seen together with the exit.
         reports = self._drain(ended)
+        if any(worker.process.exitcode == EXIT_LOST for worker in ended):
+            time.sleep(FORKSERVER_EXIT_S)
+        if dead := self._pad.dead():  # before all others, which die of it
+            raise RunFailed(f"{dead} was killed")
         for worker in ended:
             self._replace_or_raise(worker, describe_exit(worker.process.exitcode))
         for worker in self._stuck():
@@ -238,8 +250,6 @@ class Supervisor:
             phase = self._phase(worker).name.lower()
             limit_s = self.limits.of(self._phase(worker))
             self._replace_or_raise(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
-        if dead := self._pad.dead():
-            raise RunFailed(f"{dead} was killed")
         return reports
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:

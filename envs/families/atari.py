@@ -91,4 +91,5 @@ FAMILY = EnvFamily(
     config=AtariOptions,
     defaults=defaults,
     names=(*(f"atari_{game}" for game in _BENCHMARK_GAMES), "ALE/Breakout-v5", "ALE/Pong-v5"),
+    evaluation={"atari_episodic_life": False},  # a score is that of a whole game
 )

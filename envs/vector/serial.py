@@ -147,6 +147,20 @@ class SerialVecEnv:
         for shaping in self._shapings:
             shaping.set_reward_shaping(weights)
 
+    def remember_randomness(self) -> None:
+        """See `envs.api.Repeatable`."""
+        for adapter in self._adapters:
+            adapter.remembers_randomness = True
+
+    def randomness(self) -> list[dict[str, Any]]:
+        """See `envs.api.Repeatable`."""
+        return [adapter.randomness for adapter in self._adapters]
+
+    def restore_randomness(self, states: list[dict[str, Any]]) -> None:
+        """See `envs.api.Repeatable`."""
+        for adapter, state in zip(self._adapters, states, strict=True):
+            adapter.restore_randomness(state)
+
     def close(self) -> None:
         """Close every environment, once, also when some of them fail to; the first failure is raised at the end."""
         if self._is_closed:

@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 
 from algorithms.memory.counters import Phase, Tally, Timer, WorkerCounters
 from algorithms.memory.layout import all_arrays
@@ -47,15 +46,15 @@ def test_laps_add_up_to_the_time_that_passed():
     arrays = shared()
     before = time.perf_counter()
     counters = WorkerCounters(arrays, 1)
-    after = time.perf_counter()
     time.sleep(0.02)
     counters.lap(Timer.ACTOR_ENV_STEP)
     counters.lap(Timer.ACTOR_WAIT_POLICY)
     time.sleep(0.01)
     counters.lap(Timer.ACTOR_ENV_STEP)
-    total = arrays["timers"][1].sum()
-    assert 0.03 <= total <= time.perf_counter() - before
-    assert arrays["timers"][1, Timer.ACTOR_ENV_STEP] == pytest.approx(total, abs=after - before + 0.01)
+    after = time.perf_counter()
+    assert arrays["timers"][1, Timer.ACTOR_ENV_STEP] >= 0.03
+    assert arrays["timers"][1].sum() <= after - before
+    assert np.flatnonzero(arrays["timers"][1]).tolist() == [Timer.ACTOR_ENV_STEP, Timer.ACTOR_WAIT_POLICY]
 
 
 def test_every_timer_belongs_to_a_kind_of_process_and_has_a_cell():

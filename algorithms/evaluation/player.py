@@ -1,0 +1,175 @@
+"""One evaluation from a checkpoint to the table: who watches, which environments, when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from algorithms.checkpoints import Checkpoint
+from algorithms.evaluation.config import EvaluationConfig
+from algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy
+from algorithms.evaluation.loading import find_checkpoint, restore_model
+from algorithms.evaluation.report import EpisodeLines, print_result
+from algorithms.evaluation.screen import Screen, Viewer
+from algorithms.evaluation.video import VideoRecorder
+from algorithms.evaluation.window import NoWindowError, Window
+from algorithms.models.config import ModelConfig
+from algorithms.models.inference import PolicyInference
+from envs.api import BatchEnv, EnvContext
+from envs.registry import ResolvedEnv, make_batch_env
+from utils.options import ConfigError
+from utils.signals import StopSignals
+
+_EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
+
+log = logging.getLogger(__name__)
+
+
+class EvaluationJob(NamedTuple):
+    """Which policy plays where, and how it is watched."""
+
+    options: EvaluationConfig
+    env: ResolvedEnv
+    family_options: Any
+    model: ModelConfig
+    folder: Path  # of the experiment
+    checkpoint_kind: str
+    device: str  # as torch names it
+    seed: int  # the same seed plays the same episodes
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Where the policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{self.options.policy_index}"
+
+    @property
+    def episodes(self) -> int | None:
+        """How many are played; None: no limit."""
+        return None if self.options.max_num_episodes < 0 else self.options.max_num_episodes
+
+    @property
+    def frames(self) -> int | None:
+        """How many are played; None: no limit."""
+        return None if self.options.max_num_frames < 0 else self.options.max_num_frames
+
+    def check(self) -> None:
+        """Refuse an action that is held for another time than whole steps.
+
+        Raises:
+            ConfigError: with the nearest value that works.
+        """
+        skip, repeat = getattr(self.family_options, "env_frameskip", 1), self.options.render_action_repeat
+        if repeat % skip:
+            nearest = max(skip, round(repeat / skip) * skip)
+            raise ConfigError(
+                f"render_action_repeat={repeat} is no multiple of env_frameskip={skip}, the frames of one step; "
+                f"nearest: {nearest}, or --env_frameskip=1 as well, which draws every frame"
+            )
+
+
+def play(job: EvaluationJob) -> int:
+    """Play, show and score; the exit code. A first Ctrl+C ends with the table, a second at once.
+
+    Raises:
+        ConfigError: there is nothing that could be played, or shown; the message says what would work.
+        UnsupportedSpaceError: the environment's spaces are none that a policy could have been trained on.
+        EnvError: an environment failed.
+    """
+    job.check()
+    checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind)
+    for warning in checkpoint.warnings:
+        log.warning("%s", warning)
+    torch.set_num_threads(1)  # a few rows at a time: more threads wait for each other longer than they compute
+    stop = StopSignals(lambda: os._exit(128 + signal.SIGINT))
+    try:
+        with contextlib.ExitStack() as cleanup:
+            _play(job, checkpoint, stop, cleanup)
+    finally:
+        stop.restore()
+    return stop.exit_code
+
+
+def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
+    window = _open_window(job, cleanup)
+    recorder = _open_recorder(job, checkpoint, cleanup)
+    screen = _screen(job, window, recorder)
+    env_seed, action_seed = np.random.SeedSequence(job.seed, spawn_key=(_EVALUATION,)).generate_state(2).tolist()
+    env = _build_envs(job, screen, env_seed)
+    cleanup.callback(env.close)
+    model = restore_model(checkpoint, job.model, env.spec)
+    policy = PolicyInference(model, env.num_envs * env.spec.agents_per_env, job.device, action_seed)
+    title = f"{job.env.name}, policy {job.options.policy_index} after {checkpoint.train_step} training steps"
+    print(f"{title}: {checkpoint.path}", flush=True)
+    if job.episodes is None and job.frames is None:
+        print("playing until Ctrl+C; --max_num_episodes=10 would end it", flush=True)
+    result = evaluate_policy(
+        policy,
+        env,
+        job.episodes,
+        max_frames=job.frames,
+        deterministic=job.options.eval_deterministic,
+        action_repeat=job.options.render_action_repeat,
+        on_episode=EpisodeLines(env.spec.agents_per_env),
+        after_step=_after_step(stop, window, screen),
+    )
+    print_result(result, title)
+    if recorder is not None:
+        recorder.close()
+        print(f"video: {recorder.path} ({recorder.num_frames} pictures)", flush=True)
+
+
+def _open_window(job: EvaluationJob, cleanup: contextlib.ExitStack) -> Window | None:
+    if job.options.no_render:
+        return None
+    try:
+        window = Window(job.env.name)
+    except NoWindowError as error:
+        if not job.options.save_video:  # else nothing is missed
+            log.warning("no window: %s. Type --save_video to record a video, or --no_render to score only", error)
+        return None
+    cleanup.callback(window.close)
+    return window
+
+
+def _open_recorder(job: EvaluationJob, checkpoint: Checkpoint, cleanup: contextlib.ExitStack) -> VideoRecorder | None:
+    if not job.options.save_video:
+        return None
+    env = re.sub(r"[^\w.-]+", "_", job.env.name)
+    name = f"{env}_policy{job.options.policy_index}_step{checkpoint.train_step}"
+    recorder = VideoRecorder(job.folder / "videos", name)
+    cleanup.callback(recorder.close)
+    if recorder.path.suffix == ".gif":
+        log.warning("ffmpeg is missing: recording a gif. For mp4: pip install imageio-ffmpeg")
+    return recorder
+
+
+def _screen(job: EvaluationJob, window: Window | None, recorder: VideoRecorder | None) -> Screen | None:
+    viewers: list[Viewer] = [viewer for viewer in (window, recorder) if viewer is not None]
+    return Screen(viewers, job.options.fps, may_open_windows=recorder is None) if viewers else None
+
+
+def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int) -> BatchEnv:
+    """One environment to watch, or several side by side to score."""
+    if screen is not None:
+        return screen.build(job.env, job.family_options, EnvContext(seed=seed))
+    number = choose_num_envs(job.episodes)
+    contexts = [EnvContext(vector_index=i, env_id=i, num_envs=number, seed=seed) for i in range(number)]
+    return make_batch_env(job.env, job.family_options, contexts)
+
+
+def _after_step(stop: StopSignals, window: Window | None, screen: Screen | None) -> Callable[[], bool]:
+    def goes_on() -> bool:
+        if screen is not None:
+            screen.flush()
+        return stop.received is None and (window is None or not window.is_closed)
+
+    return goes_on

@@ -1,0 +1,51 @@
+"""What a user reads of an evaluation: a line per episode, a table at the end."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from algorithms.evaluation.evaluate import EvalResult, summarize
+from algorithms.messages import EpisodeFinished
+
+
+class EpisodeLines:
+    """Prints one line per episode, numbered in the order in which they end."""
+
+    def __init__(self, agents_per_env: int) -> None:
+        self._names_agents = agents_per_env > 1
+        self._count = 0
+
+    def __call__(self, agent: int, episode: EpisodeFinished) -> None:
+        """Tell of one more episode."""
+        self._count += 1
+        whose = f", agent {agent}" if self._names_agents else ""
+        print(
+            f"episode {self._count}{whose}: return {episode.episode_return:.3f}, "
+            f"true return {episode.true_return:.3f}, length {episode.length_frames} frames",
+            flush=True,  # whoever pipes it wants to follow
+        )
+
+
+def print_result(result: EvalResult, title: str, console: Console | None = None) -> None:
+    """The table of all episodes, and how fast they were played."""
+    console = console or Console()
+    episodes = len(result.returns)
+    speed = f"{result.frames} frames in {result.wall_time:.1f} s"
+    if not episodes:
+        console.print(f"no episode ended: {speed}; raise --max_num_frames or --max_num_episodes", soft_wrap=True)
+        return
+    table = Table("", "mean", "std", "std error", "min", "max", "episodes", title=title)
+    rows = {"return": result.returns, "true return": result.true_returns, "length (frames)": result.lengths}
+    for name, values in rows.items():
+        table.add_row(name, *[_number(value) for value in summarize(values)], str(episodes))
+    for name, mean in result.extra.items():
+        table.add_row(name, _number(mean))
+    console.print(table)
+    console.print(speed, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,118 @@
+"""From an environment that draws to those who watch: a window, a video file, or both.
+
+An environment is drawn after every reset and every step, so that the last picture of an episode is seen although the
+step that ends it also begins the next. Pictures are kept until `flush`, outside of the environment: what goes wrong in
+a viewer is not blamed on the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.api import BatchEnv, EnvContext
+from envs.registry import ResolvedEnv, make_batch_env
+from utils.options import ConfigError
+
+_DEFAULT_RATE = 30.0  # simulator frames per second of environments that do not tell
+
+
+class Viewer(Protocol):
+    """Somebody to whom pictures are shown."""
+
+    frames_per_second: float
+
+    def show(self, picture: NDArray[np.uint8]) -> None:
+        """Take one picture [height, width, 3]."""
+
+
+class Screen:
+    """Builds one environment that is watched, and shows what it draws."""
+
+    def __init__(self, viewers: Sequence[Viewer], frames_per_second: float, *, may_open_windows: bool) -> None:
+        """Nothing is drawn yet.
+
+        Args:
+            viewers: who sees every picture.
+            frames_per_second: of the viewers; 0: the environment's own pace.
+            may_open_windows: an environment that cannot be drawn into an array may show itself in its own window.
+        """
+        self._viewers = viewers
+        self._rate = frames_per_second
+        self._may_open_windows = may_open_windows
+        self._pending: list[Any] = []
+
+    def build(self, env: ResolvedEnv, family_options: Any, context: EnvContext) -> BatchEnv:
+        """A batch of one environment that is drawn after every reset and step.
+
+        Raises:
+            ConfigError: it draws nothing, besides what `make_batch_env` raises.
+        """
+        if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            # MuJoCo reads this when it is imported. Its default draws into a hidden window, which needs a display.
+            os.environ.setdefault("MUJOCO_GL", "egl")
+
+        def make(name: str, options: Any, context: EnvContext) -> Any:
+            return self._make(env, options, context)
+
+        watched = env._replace(family=env.family._replace(make=make))
+        return make_batch_env(watched, family_options, [context])
+
+    def flush(self) -> None:
+        """Show what was drawn since the last time."""
+        pending, self._pending = self._pending, []
+        for drawn in pending:
+            picture = as_picture(drawn)
+            for viewer in self._viewers:
+                viewer.show(picture)
+
+    def _make(self, env: ResolvedEnv, options: Any, context: EnvContext) -> Any:
+        built = env.family.make(env.name, options, context._replace(render_mode="rgb_array"))
+        modes = (getattr(built, "metadata", None) or {}).get("render_modes", ())
+        if getattr(built, "render_mode", None) == "rgb_array" and ("rgb_array" in modes or not modes):
+            self._follow(built, getattr(options, "env_frameskip", 1))
+            return built
+        built.close()
+        if "human" in modes and self._may_open_windows:
+            return env.family.make(env.name, options, context._replace(render_mode="human"))
+        known = f"its render_modes are {list(modes)}, its render_mode is {getattr(built, 'render_mode', None)}"
+        raise ConfigError(
+            f"--env={env.name} draws no pictures ({known}); score it with --no_render. An environment of your own is "
+            f"asked for render_mode='rgb_array'"
+        )
+
+    def _follow(self, env: Any, frames_per_step: int) -> None:
+        """Draw an environment, of whatever kind it is: no wrapper suits single, parallel and vector environments."""
+        own_rate = (getattr(env, "metadata", None) or {}).get("render_fps") or _DEFAULT_RATE
+        for viewer in self._viewers:
+            viewer.frames_per_second = self._rate or own_rate / frames_per_step
+        for name in ("reset", "step"):
+            setattr(env, name, self._followed_by_drawing(getattr(env, name), env.render))
+
+    def _followed_by_drawing(self, act: Callable[..., Any], draw: Callable[[], Any]) -> Callable[..., Any]:
+        def act_and_draw(*args: Any, **kwargs: Any) -> Any:
+            result = act(*args, **kwargs)
+            self._pending.append(draw())
+            return result
+
+        return act_and_draw
+
+
+def as_picture(drawn: Any) -> NDArray[np.uint8]:
+    """uint8 [height, width, 3] of what `render` returned: colours with or without transparency, or grey.
+
+    Raises:
+        ConfigError: it is no picture.
+    """
+    picture = drawn[0] if isinstance(drawn, list | tuple) and drawn else drawn  # a VectorEnv draws each environment
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim not in (2, 3):
+        found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise ConfigError(f"render() gave {found} instead of uint8 [height, width, 3]; score without with --no_render")
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
