@@ -18,6 +18,8 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"train_appo.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the driver took charge of signals; nothing was started
+        return 130
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""What a process asks of its operating system: a name, a place, a parent to die with. Linux first, harmless elsewhere."""
+"""What a process asks of its operating system: a name, a place, a parent to die with.
+
+Linux first, harmless elsewhere.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterable
@@ -70,6 +74,20 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def available_memory() -> int:
+    """Bytes that this process and its children can still take: of the machine, or of the container it runs in."""
+    available = int(psutil.virtual_memory().available)
+    limit, used = (_read_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return available if limit is None or used is None else min(available, limit - used)
+
+
+def allow_many_descriptors() -> None:
+    """Raise the limit of open files as far as this user may: every worker needs a handful of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def lower_priority(niceness: int) -> None:
     """Raise the niceness; lowering it needs rights that a user lacks, which is said and survived."""
     if niceness == 0:
@@ -96,6 +114,14 @@ def kill_strangers(known: set[int]) -> list[int]:
             killed.append(process.pid)
         _reap(child.pid)
     return killed
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
 
 
 def _kill(process: psutil.Process) -> None:

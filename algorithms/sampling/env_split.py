@@ -63,6 +63,7 @@ class EnvSplit:
         first_row = self._blocks.reset_arrays(self._frames)
         if rng is not None and isinstance(self.env, Decorrelating):
             self.env.decorrelate(rng, self._blocks.rollout, first_row)
+            self._stats.begin_in_the_middle()
         else:
             self.env.reset(first_row)
         self.assignment.draw(self._blocks.policy_id[self._block, 0])

@@ -22,6 +22,11 @@ class EpisodeStats:
         self._true: dict[int, float] = {}  # row -> objective that the environment reported in this episode
         self._has_true = False  # it ever did: an episode without one, such as a lost life, has no objective then
         self._extra: dict[int, dict[str, float]] = {}
+        self._was_seen_whole = np.ones(rows, np.bool_)
+
+    def begin_in_the_middle(self) -> None:
+        """The episodes now being played began unseen: what remains of them says nothing about their returns."""
+        self._was_seen_whole[:] = False
 
     def add(
         self, step: StepArrays, infos: dict[int, dict[str, Any]], policy_id: NDArray[np.int32]
@@ -38,7 +43,11 @@ class EpisodeStats:
         for row, info in infos.items():
             self._take_info(row, info)
         ended = np.flatnonzero(step.terminated | step.truncated)
-        return [self._finish(row, int(policy_id[row])) for row in ended.tolist()]
+        finished = [self._finish(row, int(policy_id[row])) for row in ended.tolist()]
+        if len(ended) and not self._was_seen_whole.all():
+            finished = [episode for row, episode in zip(ended, finished, strict=True) if self._was_seen_whole[row]]
+            self._was_seen_whole[ended] = True
+        return finished
 
     def _take_info(self, row: int, info: dict[str, Any]) -> None:
         if "true_reward" in info:

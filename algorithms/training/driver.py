@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
@@ -171,7 +172,7 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
         ConfigError: the environment, or this machine, refuses it; nothing was written.
     """
     set_title("appo driver")
-    pad = LaunchPad([os.getcwd(), *sys.path])
+    pad = LaunchPad([str(Path.cwd()), *sys.path])
     stop = StopSignals(lambda: _end_at_once(pad))
     try:
         return _train(resolved, argv, pad, stop)
@@ -183,9 +184,11 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
 def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
     config = resolved.config
     try:
-        spec = _probe(config, pad)
+        spec = _probe(config, pad, stop)
     except RunFailed as error:
         return _fail(str(error))
+    if spec is None:
+        return stop.exit_code
     check_with_spec(config, spec)
     sizes = wiring.sizes_of(config, spec)
     wiring.check_memory(config, sizes)
@@ -242,16 +245,16 @@ def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
     return stop.exit_code
 
 
-def _probe(config: TrainConfig, pad: LaunchPad) -> EnvSpec:
-    """What the environment looks like, found out by a process of its own.
+def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> EnvSpec | None:
+    """What the environment looks like, found out by a process of its own; None when a signal came first.
 
     Raises:
         RunFailed: the environment does not start.
         ConfigError: it cannot be trained on.
     """
     limit_s = config.sampling.reset_timeout_seconds
-    spec = pad.run_once(probe, (resolve(config.env.env), config.family), limit_s)
-    assert isinstance(spec, EnvSpec)
+    arguments = (resolve(config.env.env), config.family)
+    spec: EnvSpec | None = pad.run_once(probe, arguments, limit_s, lambda: stop.received is not None)
     return spec
 
 
@@ -267,5 +270,3 @@ def _fail(cause: str) -> int:
 def _end_at_once(pad: LaunchPad) -> None:
     pad.kill_everything()
     os._exit(128 + signal.SIGINT)
-
-

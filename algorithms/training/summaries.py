@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from algorithms.training.statistics import RATE_WINDOWS_S, Statistics
 from algorithms.training.experiment import Experiment
+from algorithms.training.statistics import RATE_WINDOWS_S, Statistics
 from utils.files import JsonLines, atomic_write_json
 
 STATUS_EVERY_S = 1.0
@@ -96,10 +96,9 @@ class Summaries:
             self._next_status = now + STATUS_EVERY_S
             self._statistics.tick()
             self.write_status(state)
-        if now >= self._next_point or self._first_episodes():
-            if any(self._statistics.training) or any(window.finished for window in self._statistics.episodes):
-                self._next_point = now + self._every_s
-                self.write_point()
+        if self._first_episodes() or (now >= self._next_point and any(self._statistics.training)):
+            self._next_point = now + self._every_s
+            self.write_point()
 
     def write_point(self) -> None:
         """One point of every tag of every policy."""

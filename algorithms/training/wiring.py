@@ -8,7 +8,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from algorithms.config import TrainConfig
 from algorithms.memory import layout
@@ -24,6 +23,7 @@ from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
 from envs.registry import resolve
 from utils.options import ConfigError
+from utils.processes import available_memory
 
 # Memory that must stay free beside the blocks: the processes themselves.
 _MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 60, 350
@@ -110,7 +110,7 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> None:
     staging_mb = 2 * trajectories * column_mb * sizes.policies
     torch_workers = sizes.processes - sizes.actors
     processes_mb = sizes.actors * _MB_PER_ACTOR + torch_workers * _MB_PER_TORCH_WORKER
-    needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, psutil.virtual_memory().available / 1e6
+    needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, available_memory() / 1e6
     if needed_mb > available_mb:
         raise ConfigError(
             f"this run needs about {needed_mb:.0f} MB ({blocks_mb:.0f} MB of rollouts, {staging_mb:.0f} MB of batches, "

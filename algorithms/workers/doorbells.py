@@ -19,7 +19,7 @@ class SharedDescriptor:
         self.descriptor = descriptor
 
     def __getstate__(self) -> Any:
-        return reduction.DupFd(self.descriptor)  # type: ignore[attr-defined]
+        return reduction.DupFd(self.descriptor)
 
     def __setstate__(self, state: Any) -> None:
         self.descriptor = state.detach()

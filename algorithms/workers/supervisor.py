@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -31,13 +32,18 @@ from algorithms.workers import channels
 from algorithms.workers.channels import Inbox, Outbox
 from algorithms.workers.placement import Placement
 from algorithms.workers.worker import DUMP_STACKS, Bells, SharedMemoryHandle, WorkerStart, run_worker
+from envs.api import UnsupportedSpaceError
 from utils import guardian, processes
+from utils.options import ConfigError
 
 # Every child needs these; imported once in the server, they cost a child neither time nor memory.
 PRELOAD = ["numpy", "gymnasium", "faster_fifo", "setproctitle", "threadpoolctl", "algorithms.workers.actor_worker"]
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
+
+# How soon a signal is noticed while the environment is being looked at.
+CANCEL_CHECK_S = 0.1
 
 # The exit code of a child whose forkserver is gone, and how long that may still look alive after its pipes closed.
 EXIT_LOST = 255
@@ -101,6 +107,7 @@ class LaunchPad:
             [sys.executable, "-I", "-S", guardian.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         processes.adopt_orphans()
+        processes.allow_many_descriptors()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         forkserver.ensure_running()
@@ -110,23 +117,36 @@ class LaunchPad:
     @property
     def pids(self) -> set[int]:
         """Children of the driver that are no workers."""
-        server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-        tracker: Any = multiprocessing.resource_tracker._resource_tracker  # type: ignore[attr-defined]
+        server: Any = forkserver._forkserver
+        tracker: Any = multiprocessing.resource_tracker._resource_tracker
         return {pid for pid in (self._guardian.pid, server._forkserver_pid, tracker._pid) if pid}
 
     def dead(self) -> str:
         """The name of a helper process that has ended, empty while all live."""
         if self._guardian.poll() is not None:
             return "appo guardian"
-        server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+        server: Any = forkserver._forkserver
         pid = server._forkserver_pid
         return "" if pid and _is_alive(pid) else "the forkserver"
 
-    def run_once(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> Any:
+    def run_once(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        timeout_s: float,
+        is_cancelled: Callable[[], bool],
+    ) -> Any:
         """The result of a function that runs in a process of its own and may not take the driver with it.
+
+        Args:
+            function: importable by its name.
+            arguments: of the function; they travel by pickle.
+            timeout_s: how long it may take.
+            is_cancelled: looked at now and then; the result is None when it holds.
 
         Raises:
             RunFailed: the process died, hung, or the function raised; with its traceback.
+            ConfigError: the function raised it, or refused a space.
         """
         receiver, sender = self.context.Pipe(duplex=False)
         once = (sender, self.process_group, self.search_path, function, arguments)
@@ -135,17 +155,23 @@ class LaunchPad:
         sender.close()
         name = getattr(function, "__name__", str(function))
         try:
-            if not receiver.poll(timeout_s):
-                raise RunFailed(f"{name} did not finish within {timeout_s:g} s")
-            succeeded, result = receiver.recv()
+            deadline = time.monotonic() + timeout_s
+            while not receiver.poll(CANCEL_CHECK_S):
+                if is_cancelled():
+                    return None
+                if time.monotonic() > deadline:
+                    raise RunFailed(f"{name} did not finish within {timeout_s:g} s")
+            result, refusal, failure = receiver.recv()
         except EOFError:
             child.join(1.0)
             raise RunFailed(f"{name} {describe_exit(child.exitcode)}") from None
         finally:
             child.kill()
             child.join(1.0)
-        if not succeeded:
-            raise RunFailed(result)
+        if refusal:
+            raise ConfigError(refusal)
+        if failure:
+            raise RunFailed(failure)
         return result
 
     def kill_everything(self) -> None:
@@ -155,7 +181,7 @@ class LaunchPad:
         guardian_process.stdin.close()  # the guardian kills its whole group, itself included
         guardian_process.wait()
         guardian_process.stdout.close()
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        forkserver._forkserver._stop()
         processes.kill_strangers(self.pids)
 
 
@@ -338,13 +364,14 @@ def _run_once(
     processes.set_title("appo probe")
     processes.redirect_output(Path(os.devnull))
     sys.path += [folder for folder in search_path if folder not in sys.path]
+    result, refusal, failure = None, "", ""
     try:
-        result = (True, function(*arguments))
+        result = function(*arguments)
+    except (ConfigError, UnsupportedSpaceError) as error:
+        refusal = str(error)
     except Exception as error:
-        import traceback
-
-        result = (False, "".join(traceback.format_exception(error)))
-    sender.send(result)
+        failure = "".join(traceback.format_exception(error))
+    sender.send((result, refusal, failure))
     sender.close()
     os._exit(0)
 
@@ -355,15 +382,13 @@ def describe_exit(code: int | None) -> str:
         return "did not end"
     if code >= 0:
         return f"ended by itself with exit code {code}"
-    name = signal.Signals(-code).name if -code in iter(signal.Signals) else f"signal {-code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     hint = " (kill -9, or the system ran out of memory)" if code == -signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 
 def _is_alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-

@@ -167,9 +167,7 @@ def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     processes.lower_priority(start.placement.niceness)
     faulthandler.enable()
     faulthandler.register(DUMP_STACKS, all_threads=True)
-    logging.basicConfig(
-        level=start.log_level, force=True, format=f"%(asctime)s {start.name} %(levelname)s %(message)s"
-    )
+    logging.basicConfig(level=start.log_level, force=True, format=f"%(asctime)s {start.name} %(levelname)s %(message)s")
     for folder in start.search_path:
         if folder not in sys.path:
             sys.path.append(folder)

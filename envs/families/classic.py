@@ -59,7 +59,14 @@ def defaults(name: str) -> dict[str, Any]:
         "use_rnn": False,
         "normalize_input": True,
         "num_envs_per_worker": 16,
+        "batch_size": 512,
+        "num_batches_per_iteration": 2,
+        "ppo_epochs": 2,
+        "with_vtrace": False,
+        "ppo_clip_ratio": 0.2,
         "learning_rate": 1e-3,
+        # Returns of hundreds would make the value loss drown the policy's gradient.
+        "reward_scale": 0.05,
     }
     if name == NO_VELOCITY:
         return values | {"use_rnn": True, "hidden_size": 64}

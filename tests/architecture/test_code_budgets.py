@@ -5,6 +5,7 @@ import re
 import statistics
 
 import pytest
+
 from tests.architecture.source_tree import (
     ROOT,
     Module,

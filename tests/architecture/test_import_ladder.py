@@ -4,6 +4,7 @@ import ast
 import sys
 
 import pytest
+
 from tests.architecture.source_tree import ROOT, Module, imports, module_names, modules
 
 FLOORS = [

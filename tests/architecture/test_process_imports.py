@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.architecture.source_tree import ROOT, modules
 
 SIMULATORS = {"ale_py", "vizdoom", "mujoco", "minigrid", "Box2D", "pygame", "cv2"}

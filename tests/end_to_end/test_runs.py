@@ -15,17 +15,64 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL
 
-TAGS = """0_aux/_fps 0_aux/_sample_throughput 0_aux/master_process_memory_mb 0_aux/policy_lag_min 0_aux/policy_lag_avg
-0_aux/policy_lag_max 0_aux/avg_reward 0_aux/avg_reward_min 0_aux/avg_reward_max 0_aux/avg_true_reward
-0_aux/avg_true_reward_min 0_aux/avg_true_reward_max 0_aux/avg_len 0_aux/avg_len_min 0_aux/avg_len_max train/loss
-train/policy_loss train/value_loss train/exploration_loss train/entropy train/value train/adv_min train/adv_max
-train/adv_std train/grad_norm train/grad_norm_clipped train/kl_divergence train/kl_divergence_max
-train/fraction_clipped train/ratio_mean train/ratio_min train/ratio_max train/value_delta train/value_delta_max
-train/valids_fraction train/same_policy_fraction train/version_diff_min train/version_diff_avg train/version_diff_max
-train/discarded_rollouts train/lr train/adam_max_second_moment train/num_sgd_steps stats/actor_env_step
-stats/actor_wait_policy stats/actor_wait_block stats/policy_gather stats/policy_forward stats/policy_wait
-stats/learner_wait_batch stats/learner_collate stats/learner_train stats/policy_batch_size
-stats/actor_memory_mb stats/policy_memory_mb stats/learner_memory_mb""".split()
+TAGS = [
+    "0_aux/_fps",
+    "0_aux/_sample_throughput",
+    "0_aux/master_process_memory_mb",
+    "0_aux/policy_lag_min",
+    "0_aux/policy_lag_avg",
+    "0_aux/policy_lag_max",
+    "0_aux/avg_reward",
+    "0_aux/avg_reward_min",
+    "0_aux/avg_reward_max",
+    "0_aux/avg_true_reward",
+    "0_aux/avg_true_reward_min",
+    "0_aux/avg_true_reward_max",
+    "0_aux/avg_len",
+    "0_aux/avg_len_min",
+    "0_aux/avg_len_max",
+    "train/loss",
+    "train/policy_loss",
+    "train/value_loss",
+    "train/exploration_loss",
+    "train/entropy",
+    "train/value",
+    "train/adv_min",
+    "train/adv_max",
+    "train/adv_std",
+    "train/grad_norm",
+    "train/grad_norm_clipped",
+    "train/kl_divergence",
+    "train/kl_divergence_max",
+    "train/fraction_clipped",
+    "train/ratio_mean",
+    "train/ratio_min",
+    "train/ratio_max",
+    "train/value_delta",
+    "train/value_delta_max",
+    "train/valids_fraction",
+    "train/same_policy_fraction",
+    "train/version_diff_min",
+    "train/version_diff_avg",
+    "train/version_diff_max",
+    "train/discarded_rollouts",
+    "train/lr",
+    "train/adam_max_second_moment",
+    "train/num_sgd_steps",
+    "stats/actor_env_step",
+    "stats/actor_wait_policy",
+    "stats/actor_wait_block",
+    "stats/policy_gather",
+    "stats/policy_forward",
+    "stats/policy_wait",
+    "stats/learner_wait_batch",
+    "stats/learner_collate",
+    "stats/learner_train",
+    "stats/policy_batch_size",
+    "stats/actor_memory_mb",
+    "stats/policy_memory_mb",
+    "stats/learner_memory_mb",
+]
 
 
 def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
@@ -149,7 +196,9 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(start, tmp_path, opti
 def test_serial_runs_with_one_seed_are_bit_identical(start, tmp_path):
     weights = []
     for restart in ("resume", "overwrite"):
-        run = start(*SMALL, "--serial_mode=True", "--seed=3", "--train_for_env_steps=8000", f"--restart_behavior={restart}")
+        run = start(
+            *SMALL, "--serial_mode=True", "--seed=3", "--train_for_env_steps=8000", f"--restart_behavior={restart}"
+        )
         assert run.end() == 0, run.output
         weights.append(checkpoints.load_newest_valid(run.folder / "checkpoint_p0").payload["model"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -163,7 +212,9 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
     for budgets in ([8192], [4096, 8192]):
         for first, budget in enumerate(budgets):
             behavior = "resume" if first else "overwrite"
-            run = start(*task, f"--train_for_env_steps={budget}", f"--restart_behavior={behavior}", env="synthetic_identity")
+            run = start(
+                *task, f"--train_for_env_steps={budget}", f"--restart_behavior={behavior}", env="synthetic_identity"
+            )
             assert run.end() == 0, run.output
         saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
         assert saved.env_steps == 8192 and saved.train_step == 32

@@ -1,0 +1,60 @@
+"""docs/metrics.md names every number that a run writes, and none that it does not."""
+
+import re
+
+import torch
+
+from algorithms.learning.learner import Learner
+from algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
+from algorithms.specs import ActionSpec
+from algorithms.training.statistics import Statistics
+from algorithms.training.summaries import Budget, status
+from envs.api import ActionLeaf
+from tests.architecture.source_tree import ROOT
+from tests.learning.learning_cases import TinyModel, acted_out, config_for
+from tests.memory.memory_cases import shared
+
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+LOSS = "action_smoothness"  # stands for every auxiliary loss
+
+
+def documented():
+    """Names in the first column of the tables."""
+    rows = re.findall(r"^\| (`.*?) \|", PAGE, flags=re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def training_metrics():
+    """What an iteration with every optional term measures; parameters are read as one mean and one deviation."""
+    torch.manual_seed(0)
+    model = TinyModel()
+    options = {"kl_loss_coeff": 0.1, "exploration_loss_coeff": 0.1, "auxiliary_loss": LOSS}
+    spec = ActionSpec((ActionLeaf("continuous", 1, (-1.0,), (1.0,)),))
+    learner = Learner(model, config_for(6, 4, **options), "cpu", action_spec=spec)
+    return learner.train(acted_out(model), 0, 0.0).metrics
+
+
+def statistics():
+    """The driver's numbers after an episode and an iteration."""
+    numbers = Statistics(shared(), 10)
+    numbers.add(EpisodesFinished([EpisodeFinished(0, 1.0, 2.0, 30, {"kills": 4.0})]))
+    numbers.add(TrainingReport(0, 1, training_metrics()))
+    return numbers
+
+
+def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
+    written = set(statistics().scalars(0))
+    assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
+    placeholders = {
+        "0_aux/avg_kills": "0_aux/avg_<statistic>",
+        f"train/aux_{LOSS}": "train/aux_<name>",
+        f"train/aux_{LOSS}_distance": "train/aux_<name>_<key>",
+    }
+    assert {placeholders.get(key, key) for key in written} == {key for key in documented() if "/" in key}
+
+
+def test_every_key_of_the_status_is_on_the_page():
+    numbers = status(statistics(), Budget(1e6, 1e6))
+    keys = {*numbers, *numbers["policies"][0], "state", "reason", "best"}
+    keys |= {"policy", "time", "train_seconds", "env_frames"}
+    assert keys == {key for key in documented() if "/" not in key}

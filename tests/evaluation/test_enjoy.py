@@ -1,0 +1,243 @@
+"""`enjoy_appo.py` as a user meets it: what it prints, what it leaves behind, how it ends."""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import imageio_ffmpeg
+import pytest
+
+import enjoy_appo
+from algorithms import checkpoints
+from algorithms.config import resolve, to_json
+from algorithms.evaluation.window import Window
+from envs.families.doom import DoomOptions
+from utils.options import ConfigError
+
+ENJOY = Path(enjoy_appo.__file__)
+EPISODE = re.compile(r"^episode \d+: return (\S+), true return (\S+), length (\d+) frames$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def enjoy(*argv):
+    return enjoy_appo.main(["enjoy_appo.py", *map(str, argv)])
+
+
+def refused(capsys, *argv):
+    """The one line of a refusal."""
+    assert enjoy(*argv) == 2
+    printed = capsys.readouterr()
+    assert "episode" not in printed.out.replace("max_num_episodes", "")
+    assert printed.err.startswith("enjoy_appo.py: ") and printed.err.count("\n") == 1
+    return printed.err
+
+
+def episodes_of(text):
+    return [tuple(map(float, found)) for found in EPISODE.findall(text)]
+
+
+def test_the_command_plays_as_many_episodes_as_asked_and_ends_with_a_table(experiment, tmp_path):
+    place, folder = experiment("CartPole-v1")
+    command = [sys.executable, ENJOY, *place, "--no_render", "--max_num_episodes=3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    episodes = episodes_of(done.stdout)
+    assert len(episodes) == 3
+    assert all(episode_return == true_return == length > 5 for episode_return, true_return, length in episodes)
+    for word in ("mean", "std", "std error", "min", "max", "episodes", "return", "true return", "length"):
+        assert word in done.stdout
+    mean = sum(episode[0] for episode in episodes) / 3
+    assert f"{mean:.3f}" in done.stdout
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_p0", "config.json"]
+
+
+def test_the_first_ctrl_c_ends_with_the_table_of_what_was_played(experiment):
+    place, _ = experiment("CartPole-v1")
+    command = [sys.executable, ENJOY, *place, "--no_render"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(5)]
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "playing until Ctrl+C" in lines[1]
+    assert episodes_of("".join(lines)) and "std error" in rest
+
+
+def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+
+    def played(*argv):
+        assert enjoy(*place, "--no_render", "--max_num_episodes=4", *argv) == 0
+        return episodes_of(capsys.readouterr().out)
+
+    assert played() == played() != played("--seed=4")
+    assert played("--eval_deterministic") == played("--eval_deterministic") != played()
+
+
+def test_a_recurrent_policy_of_a_best_checkpoint_is_scored_with_its_statistics(experiment, capsys):
+    experiment("synthetic_identity", "--use_rnn=True", train_step=5)
+    place, _ = experiment("synthetic_identity", "--use_rnn=True", train_step=4, kind="best", weights=1)
+    best = [*place, "--no_render", "--max_num_episodes=10", "--load_checkpoint_kind=best"]
+    assert enjoy(*best) == 0
+    out = capsys.readouterr().out
+    assert "after 4 training steps" in out and "best_" in out
+    lengths = [length for _, _, length in episodes_of(out)]
+    assert lengths == [20.0] * 10
+    assert re.search(r"right +│ +0\.\d{3}", out)
+    assert enjoy(*best[:-1]) == 0
+    assert "after 5 training steps" in capsys.readouterr().out
+
+
+def test_frames_can_be_limited_instead_of_episodes(experiment, capsys):
+    place, _ = experiment("synthetic_identity")
+    assert enjoy(*place, "--no_render", "--max_num_frames=50") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 2  # of 20 frames
+    assert enjoy(*place, "--no_render", "--max_num_frames=10") == 0
+    assert "no episode ended: 10 frames" in capsys.readouterr().out
+
+
+def test_a_video_holds_every_step_and_its_path_is_printed(experiment, capsys, caplog):
+    place, folder = experiment("CartPole-v1")
+    assert enjoy(*place, "--save_video", "--max_num_episodes=2", "--fps=25") == 0
+    out = capsys.readouterr().out
+    path = folder / "videos" / "CartPole-v1_policy0_step12.mp4"
+    assert f"video: {path}" in out
+    pictures, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert pictures == 1 + sum(length for _, _, length in episodes_of(out)) + 2  # resets are drawn as well
+    assert seconds == pytest.approx(pictures / 25, abs=0.05)
+    assert not caplog.records
+
+
+def test_without_a_display_one_warning_says_what_to_do_and_the_policy_is_scored(experiment, capsys, caplog):
+    place, _ = experiment("CartPole-v1")
+    assert enjoy(*place, "--max_num_episodes=2") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 2
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    for word in ("no display", "--save_video", "--no_render"):
+        assert word in warnings[0].getMessage()
+
+
+def test_with_a_display_every_step_is_shown_at_the_pace_asked_for(experiment, capsys, caplog, monkeypatch):
+    shown = []
+    show = Window.show
+    monkeypatch.setattr(Window, "show", lambda self, it: shown.append(self.frames_per_second) or show(self, it))
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    place, _ = experiment("CartPole-v1")
+    assert enjoy(*place, "--max_num_episodes=2", "--fps=5000") == 0
+    lengths = [length for _, _, length in episodes_of(capsys.readouterr().out)]
+    assert len(lengths) == 2 and len(shown) == 1 + sum(lengths) + 2
+    assert set(shown) == {5000.0} and not caplog.records
+
+
+def test_closing_the_window_ends_the_evaluation(experiment, capsys, monkeypatch):
+    def close(window, picture):
+        window.is_closed = True
+
+    monkeypatch.setattr(Window, "show", close)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    place, _ = experiment("CartPole-v1")
+    assert enjoy(*place) == 0
+    assert "no episode ended: 0 frames" in capsys.readouterr().out
+
+
+def test_atari_is_scored_by_whole_games_unless_lives_are_asked_for(experiment):
+    place, folder = experiment("CartPole-v1")
+    place[0] = "--env=atari_breakout"
+    config = resolve([*place, "--restart_behavior=restart"]).config
+    assert config.family.atari_episodic_life
+    (folder / "config.json").write_text(to_json(config))
+    assert not enjoy_appo.job_of(place).family_options.atari_episodic_life
+    assert enjoy_appo.job_of([*place, "--atari_episodic_life=True"]).family_options.atari_episodic_life
+    assert enjoy_appo.job_of([*place, "--atari-episodic-life"]).family_options.atari_episodic_life
+
+
+def test_help_lists_the_options_of_watching(capsys):
+    with pytest.raises(SystemExit) as ended:
+        enjoy("--help")
+    assert ended.value.code == 0
+    assert "--max_num_episodes" in capsys.readouterr().out
+
+
+def test_an_unknown_experiment_is_refused_with_its_neighbours(experiment, capsys, tmp_path):
+    experiment("CartPole-v1", name="trained")
+    told = refused(capsys, "--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=other")
+    assert "there is no experiment" in told and "trained" in told
+
+
+def test_another_environment_than_trained_is_refused(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    assert "CartPole-v1" in refused(capsys, "--env=Acrobot-v1", *place[1:])
+
+
+def test_another_network_than_trained_is_refused(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    told = refused(capsys, *place, "--no_render", "--mlp_layers=16")
+    assert "another network" in told and "size mismatch" in told
+
+
+def test_a_policy_that_does_not_exist_is_refused(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    assert "policy_index=1" in refused(capsys, *place, "--policy_index=1")
+
+
+def test_an_experiment_without_a_checkpoint_is_refused(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    next((folder / "checkpoint_p0").iterdir()).unlink()
+    assert "no checkpoint in" in refused(capsys, *place, "--no_render")
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_refused_when_it_is_the_last(experiment, capsys, caplog):
+    experiment("CartPole-v1", train_step=11)
+    place, folder = experiment("CartPole-v1", train_step=12)
+    older, newer = sorted((folder / "checkpoint_p0").iterdir())
+    newer.write_bytes(newer.read_bytes()[:-200])
+    assert enjoy(*place, "--no_render", "--max_num_episodes=1") == 0
+    assert "after 11 training steps" in capsys.readouterr().out
+    assert [newer.name in record.getMessage() for record in caplog.records] == [True]
+    older.write_bytes(b"")
+    assert "can be used" in refused(capsys, *place, "--no_render")
+
+
+def test_a_checkpoint_without_a_network_is_refused(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    checkpoints.save(folder / "checkpoint_p0", "latest", 13, 99, {"something": "else"})
+    assert "holds no network" in refused(capsys, *place, "--no_render")
+
+
+def test_an_environment_that_draws_nothing_cannot_be_watched(experiment, capsys):
+    place, _ = experiment("synthetic_identity")
+    assert "draws no pictures" in refused(capsys, *place, "--save_video")
+
+
+def test_an_action_cannot_be_held_for_a_part_of_a_step(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    job = enjoy_appo.job_of([*place, "--render_action_repeat=6"])
+    job.check()
+    job._replace(family_options=DoomOptions(env_frameskip=3)).check()
+    with pytest.raises(ConfigError, match="nearest: 8, or --env_frameskip=1"):
+        job._replace(family_options=DoomOptions(env_frameskip=4)).check()
+
+
+def test_an_environment_that_fails_ends_with_its_error(experiment, capsys):
+    place, _ = experiment("synthetic_crashing")
+    assert enjoy(*place, "--no_render", "--synthetic_fault_step=3") == 1
+    assert re.fullmatch(r"enjoy_appo.py: environment 0 failed in step: .+\n", capsys.readouterr().err)
+
+
+def test_nothing_of_the_evaluation_stays_behind_in_the_process(experiment):
+    place, _ = experiment("synthetic_identity")
+    before = signal.getsignal(signal.SIGINT), os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    assert enjoy(*place, "--no_render", "--max_num_episodes=1") == 0
+    after = signal.getsignal(signal.SIGINT), os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    assert after[0] == before[0] and len(after[1]) == len(before[1])

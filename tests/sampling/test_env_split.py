@@ -1,0 +1,246 @@
+"""A split: every array of its blocks against a slow plain account of the same environments, and what it counts."""
+
+import numpy as np
+import pytest
+
+from algorithms.memory.blocks import BlockState, block_states
+from envs.adapters import first_seed
+from envs.api import EnvContext
+from envs.families.synthetic import SyntheticOptions
+from envs.registry import make_batch_env
+from envs.simulators.synthetic_multi import MultiIdentity
+from envs.vector.serial import SerialVecEnv
+from tests.sampling.sampling_cases import (
+    CONTINUES,
+    IS_TRUNCATED,
+    TERMINATES,
+    Played,
+    Scripted,
+    parallel_streams,
+    single_stream,
+)
+
+T = 4
+SCRIPTS = [
+    [CONTINUES],
+    [CONTINUES, TERMINATES],
+    [CONTINUES] * (T - 2) + [IS_TRUNCATED] + [CONTINUES] * 2,
+    [CONTINUES] * (T - 1) + [IS_TRUNCATED],  # the first truncation falls on T - 1: its final row is carried over
+    [IS_TRUNCATED, TERMINATES, CONTINUES, CONTINUES, (True, True)],
+]
+
+
+def scripted(frames=1, says_more=False):
+    return [Scripted(script, frames=frames, says_more=says_more) for script in SCRIPTS]
+
+
+def batch_of(envs):
+    return SerialVecEnv(envs, [EnvContext(env_id=i) for i in range(len(envs))])
+
+
+def streams_of(envs, played):
+    return [single_stream(env, actions) for env, actions in zip(envs, np.transpose(played.actions), strict=True)]
+
+
+def rows_of(played, name):
+    """Every row of a run once: row T of one block is row 0 of the next."""
+    return np.concatenate([rollout[name][number > 0 :] for number, rollout in enumerate(played.rollouts)])
+
+
+def column(stream, field, start, count):
+    return [getattr(row, field) for row in stream[start : start + count]]
+
+
+def assert_blocks_equal(played, streams):
+    for number, rollout in enumerate(played.rollouts):
+        start = number * played.arrays.sizes.rollout
+        for row, stream in enumerate(streams):
+            seen = rollout["obs/obs"][:, row]
+            np.testing.assert_array_equal(seen, np.reshape(column(stream, "observation", start, T + 1), seen.shape))
+            for name in ("fresh", "final", "active"):
+                expected = column(stream, name, start, T + 1)
+                np.testing.assert_array_equal(rollout[name][:, row], expected, err_msg=f"{name} {number} {row}")
+            for name, field in [("rewards", "reward"), ("terminated",) * 2, ("truncated",) * 2]:
+                expected = column(stream, field, start, T)
+                np.testing.assert_array_equal(rollout[name][:, row], expected, err_msg=f"{name} {number} {row}")
+
+
+def episodes_by_definition(streams, policies_of):
+    """(step, policy, return, true return, frames, extra) of every episode, row by row, in plain Python."""
+    found = []
+    for row, stream in enumerate(streams):
+        total, frames, true_return, extra = 0.0, 0, None, {}
+        for step, decision in enumerate(stream[:-1]):
+            total += decision.reward
+            frames += decision.frames
+            true_return = decision.info.get("true_reward", true_return)
+            extra = extra | decision.info.get("episode_extra_stats", {})
+            if decision.terminated or decision.truncated:
+                true_or_raw = total if true_return is None else true_return
+                found.append((step, row, policies_of(step, row), total, true_or_raw, frames, extra))
+                total, frames, true_return, extra = 0.0, 0, None, {}
+    return [(step, *rest) for step, _, *rest in sorted(found, key=lambda entry: entry[:2])]
+
+
+def as_tuples(episodes):
+    return [(step, *episode) for step, episode in episodes]
+
+
+def test_blocks_hold_what_a_slow_plain_account_of_the_same_environments_says():
+    played = Played(batch_of(scripted()), rollout=T)
+    played.split.start()
+    played.play(rollouts=11)
+    streams = streams_of(scripted(), played)
+    assert_blocks_equal(played, streams)
+    assert len(played.rollouts) == 11
+    seen = {name: np.stack([rollout[name] for rollout in played.rollouts]) for name in ("final", "fresh", "truncated")}
+    assert seen["truncated"][:, T - 1].any() and seen["final"][:, T].any()  # truncated in the last step,
+    assert (seen["final"][:-1, T] == seen["final"][1:, 0]).all() and seen["final"][1:, 0].any()  # and carried over
+    assert seen["fresh"][:, T].any() and seen["fresh"][1:, 0].any()
+
+
+def test_row_t_is_row_0_of_the_next_block_and_nothing_is_seen_twice_as_reward():
+    played = Played(batch_of(scripted()), rollout=T, blocks=1, policies=2)
+    played.split.start()
+    played.play(rollouts=6)
+    for before, after in zip(played.rollouts, played.rollouts[1:], strict=False):
+        for name in ("obs/obs", "fresh", "final", "active", "policy_id"):
+            np.testing.assert_array_equal(before[name][T], after[name][0])
+
+
+def test_every_row_is_asked_for_once_and_in_order():
+    played = Played(batch_of(scripted()), rollout=T, blocks=3)
+    played.split.start()
+    played.play(rollouts=7)
+    assert played.asked[: 7 * T] == [(number % 3, step) for number in range(7) for step in range(T)]
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+@pytest.mark.parametrize("policies", [1, 3])
+def test_counters_and_episodes_are_those_of_a_slow_plain_account(frames, policies):
+    played = Played(batch_of(scripted(frames, says_more=True)), rollout=T, policies=policies)
+    played.split.start()
+    played.play(rollouts=12)
+    envs = scripted(frames, says_more=True)
+    streams = streams_of(envs, played)
+    ids = np.concatenate([rollout["policy_id"][:T] for rollout in played.rollouts])
+
+    def policy_of(step, row):
+        return int(ids[step, row])
+
+    env_frames, agent_steps = [0] * policies, [0] * policies
+    for row, stream in enumerate(streams):
+        for step, decision in enumerate(stream[:-1]):
+            env_frames[policy_of(step, row)] += decision.frames
+            agent_steps[policy_of(step, row)] += decision.frames > 0
+    assert played.arrays["env_frames"].tolist() == [[0] * policies, env_frames]
+    assert played.arrays["agent_steps"].tolist() == [[0] * policies, agent_steps]
+    assert sum(agent_steps) < len(streams) * 12 * T  # rows after a truncation are not counted
+    assert min(env_frames) > 0 and (sum(env_frames) > 3 * sum(agent_steps)) == (frames > 1)
+    expected = episodes_by_definition(streams, policy_of)
+    assert as_tuples(played.episodes) == expected
+    assert len(expected) > 30
+    assert {len(entry[-1]) for entry in expected} == {1, 2}  # an episode of one step says one thing only
+
+
+def test_without_a_true_reward_the_return_stands_for_it():
+    played = Played(batch_of(scripted()), rollout=T)
+    played.split.start()
+    played.play(rollouts=4)
+    assert played.episodes
+    assert all(episode.true_return == episode.episode_return and not episode.extra for _, episode in played.episodes)
+
+
+def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
+    played = Played(batch_of(scripted()), rollout=T, policies=4)
+    played.split.start()
+    played.play(rollouts=40)
+    ids, fresh = rows_of(played, "policy_id"), rows_of(played, "fresh")
+    changed = ids[1:] != ids[:-1]
+    assert not changed[fresh[1:] == 0].any()
+    drawn = ids[fresh == 1]
+    assert 0.65 < changed[fresh[1:] == 1].mean() < 0.85  # three of four draws are another policy
+    assert np.bincount(drawn, minlength=4).min() > len(drawn) / 8
+
+
+def test_a_split_waits_for_a_block_and_goes_on_where_it_was():
+    played = Played(batch_of(scripted()), rollout=T, blocks=2)
+    played.split.start()
+    for _ in range(2 * T):
+        played.step()
+    assert played.split.waits_for_block and played.split.completed == 2
+    assert not played.split.is_answered() and not played.split.try_next_block()
+    assert not played.requests[0].count()  # nobody computes actions that cannot be used
+    assert played.learn() == 2
+    assert played.split.try_next_block()
+    assert not played.split.waits_for_block and not played.split.is_answered()
+    played.play(rollouts=5)
+    streams = streams_of(scripted(), played)
+    assert_blocks_equal(played, streams)
+
+
+def test_a_block_becomes_ready_only_when_it_is_full():
+    played = Played(batch_of(scripted()), rollout=T, blocks=2)
+    played.split.start()
+    for step in range(T):
+        assert block_states(played.arrays)[1, 0].tolist() == [BlockState.FILLING, BlockState.FREE], step
+        played.step()
+    assert block_states(played.arrays)[1, 0].tolist() == [BlockState.READY, BlockState.FILLING]
+    assert not block_states(played.arrays)[0].any() and not block_states(played.arrays)[1, 1].any()
+
+
+def test_several_agents_share_a_split_as_a_slow_plain_account_says():
+    options = SyntheticOptions(synthetic_num_agents=3, synthetic_episode_length=5, synthetic_frames_per_step=2)
+    contexts = [EnvContext(env_id=i, seed=3) for i in range(2)]
+    played = Played(make_batch_env("synthetic_multi", options, contexts), rollout=T, policies=2)
+    played.split.start()
+    played.play(rollouts=9)
+    streams = []
+    for env, context in enumerate(contexts):
+        actions = [step[3 * env : 3 * env + 3] for step in played.actions]
+        streams += parallel_streams(MultiIdentity(options, context), first_seed(context), actions)
+    assert_blocks_equal(played, streams)
+    inactive = np.concatenate([rollout["active"][:T] == 0 for rollout in played.rollouts])
+    assert 0.1 < inactive.mean() < 0.6
+    ids = np.concatenate([rollout["policy_id"][:T] for rollout in played.rollouts])
+    expected = episodes_by_definition(streams, lambda step, row: int(ids[step, row]))
+    assert as_tuples(played.episodes) == expected
+    assert {entry[-1]["lifetime"] for entry in expected} == {2.0, 4.0, 5.0}
+    assert played.arrays["env_frames"].sum() == sum(row.frames for stream in streams for row in stream[:-1])
+
+
+def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once():
+    options = SyntheticOptions(synthetic_episode_length=50)
+
+    def started(rng):
+        contexts = [EnvContext(env_id=i, seed=1) for i in range(16)]
+        played = Played(make_batch_env("synthetic_identity", options, contexts), rollout=8)
+        played.split.start(rng)
+        assert played.requests[0].count() == 1
+        assert (played.arrays["fresh"][1, 0, 0, 0] == 1).all()
+        played.play(rollouts=7)
+        return {step for step, _ in played.episodes}
+
+    assert len(started(np.random.default_rng(0))) > 3
+    assert started(None) == {49}
+
+
+def test_a_new_split_without_a_free_block_is_an_error():
+    played = Played(batch_of(scripted()), rollout=T, blocks=1)
+    played.split.start()
+    for _ in range(T):
+        played.step()
+    with pytest.raises(RuntimeError, match="no free block"):
+        played.split.start()
+
+
+def test_closing_a_split_closes_its_environments():
+    class Closing(Scripted):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    envs = [Closing([CONTINUES]) for _ in range(2)]
+    Played(batch_of(envs)).split.close()
+    assert [env.closed for env in envs] == [1, 1]

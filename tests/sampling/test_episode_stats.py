@@ -1,0 +1,76 @@
+"""Returns and lengths of episodes: summed per agent row, told once, forgotten at the end."""
+
+import math
+
+import numpy as np
+import pytest
+
+from algorithms.messages import EpisodeFinished
+from algorithms.sampling.episode_stats import EpisodeStats
+from envs.api import StepArrays
+
+
+def step(rewards, terminated=0, truncated=0, frames=1):
+    def flags(value):
+        return np.broadcast_to(np.asarray(value, np.uint8), len(rewards)).copy()
+
+    return StepArrays(
+        observations={},
+        fresh=flags(0),
+        final=flags(0),
+        active=flags(1),
+        rewards=np.asarray(rewards, np.float32),
+        terminated=flags(terminated),
+        truncated=flags(truncated),
+        frames=np.broadcast_to(np.asarray(frames, np.int32), len(rewards)).copy(),
+    )
+
+
+def policies(*ids):
+    return np.asarray(ids, np.int32)
+
+
+def test_an_episode_is_told_when_it_ends_with_the_sum_of_its_own_row():
+    stats = EpisodeStats(2)
+    assert stats.add(step([1.0, 10.0], frames=[4, 1]), {}, policies(0, 1)) == []
+    ended = stats.add(step([2.0, 20.0], terminated=[0, 1], frames=[3, 1]), {}, policies(0, 1))
+    assert ended == [EpisodeFinished(1, 30.0, 30.0, 2, {})]
+    ended = stats.add(step([4.0, 40.0], truncated=[1, 0]), {}, policies(0, 0))
+    assert ended == [EpisodeFinished(0, 7.0, 7.0, 8, {})]
+    ended = stats.add(step([0.0, 0.0], terminated=[0, 1]), {}, policies(0, 0))
+    assert ended == [EpisodeFinished(0, 40.0, 40.0, 2, {})]
+
+
+def test_what_infos_say_belongs_to_the_episode_in_which_they_said_it():
+    stats = EpisodeStats(1)
+    stats.add(step([1.0]), {0: {"episode_extra_stats": {"a": 1, "b": 2}}}, policies(0))
+    more = {"true_reward": 5, "episode_extra_stats": {"b": 3}}
+    [first] = stats.add(step([1.0], terminated=1), {0: more}, policies(0))
+    assert (first.true_return, first.episode_return, first.extra) == (5.0, 2.0, {"a": 1.0, "b": 3.0})
+    [second] = stats.add(step([1.0], terminated=1), {0: {"true_reward": 7}}, policies(0))
+    assert (second.true_return, second.episode_return, second.extra) == (7.0, 1.0, {})
+    assert all(type(value) is float for value in [first.true_return, *first.extra.values()])
+
+
+def test_where_only_some_episodes_have_an_objective_the_others_have_none():
+    """A lost life ends an episode without a score; its return is not one either."""
+    stats = EpisodeStats(1)
+    [before] = stats.add(step([1.0], terminated=1), {}, policies(0))
+    stats.add(step([1.0]), {0: {"true_reward": 5}}, policies(0))
+    [scored] = stats.add(step([1.0], terminated=1), {}, policies(0))
+    [after] = stats.add(step([1.0], terminated=1), {}, policies(0))
+    assert (before.true_return, scored.true_return) == (1.0, 5.0)
+    assert math.isnan(after.true_return) and after.episode_return == 1.0
+
+
+@pytest.mark.parametrize(("terminated", "truncated"), [(1, 0), (0, 1), (1, 1)])
+def test_an_episode_that_ends_is_told_once_whatever_ended_it(terminated, truncated):
+    assert len(EpisodeStats(1).add(step([1.0], terminated, truncated), {}, policies(0))) == 1
+
+
+def test_long_sums_of_small_rewards_lose_nothing():
+    stats = EpisodeStats(1)
+    for _ in range(3_000):
+        stats.add(step([0.1]), {}, policies(0))
+    [episode] = stats.add(step([0.0], terminated=1), {}, policies(0))
+    assert episode.episode_return == pytest.approx(3_000 * float(np.float32(0.1)), rel=1e-9)

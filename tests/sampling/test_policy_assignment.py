@@ -1,0 +1,47 @@
+"""Who plays an agent row: drawn for each episode, the same until it ends."""
+
+import numpy as np
+
+from algorithms.sampling.policy_assignment import PolicyAssignment
+
+
+def assignment(policies, seed=0):
+    return PolicyAssignment(policies, np.random.SeedSequence(seed))
+
+
+def test_one_policy_plays_everything():
+    out = np.full(5, 9, np.int32)
+    assignment(1).draw(out)
+    assert out.tolist() == [0] * 5
+
+
+def test_policies_are_drawn_uniformly():
+    out = np.zeros(30_000, np.int32)
+    assignment(3).draw(out)
+    assert np.abs(np.bincount(out) / len(out) - 1 / 3).max() < 0.02
+
+
+def test_only_fresh_rows_change():
+    before, after = np.arange(1000, dtype=np.int32) % 4, np.full(1000, 9, np.int32)
+    fresh = (np.arange(1000) % 2).astype(np.uint8)
+    assignment(4).carry(before, after, fresh)
+    np.testing.assert_array_equal(after[fresh == 0], before[fresh == 0])
+    assert 0.15 < (after[fresh == 1] == before[fresh == 1]).mean() < 0.35
+
+
+def test_draws_follow_from_the_seed_alone():
+    drawn = []
+    for seed in (1, 1, 2):
+        out = np.zeros(100, np.int32)
+        assignment(4, seed).draw(out)
+        drawn.append(out.tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_draws_go_on_from_where_a_state_was_taken():
+    first, other, out, again = assignment(4, 1), assignment(4, 2), np.zeros(50, np.int32), np.zeros(50, np.int32)
+    first.draw(out)
+    other.random_state = first.random_state
+    first.draw(out)
+    other.draw(again)
+    assert out.tolist() == again.tolist()

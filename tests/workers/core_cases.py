@@ -1,0 +1,159 @@
+"""Actors, policy workers and learners as plain objects over real shared memory, taking turns in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from algorithms.config import NoOptions
+from algorithms.learning.batch import Batch
+from algorithms.learning.config import LearningConfig
+from algorithms.memory.collate import BatchAssembler
+from algorithms.memory.counters import WorkerCounters
+from algorithms.memory.layout import SharedArrays, Sizes
+from algorithms.memory.request_table import PolicyRequests, Slabs
+from algorithms.memory.weights import WeightsBuffer
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
+from algorithms.models.inference import PolicyInference
+from algorithms.sampling.config import SamplingConfig
+from algorithms.specs import action_spec, observation_tensors
+from algorithms.workers.actor_worker import build_split
+from algorithms.workers.jobs import ActorJob, LearnerJob
+from algorithms.workers.learner_core import LearnerCore
+from algorithms.workers.policy_core import PolicyCore
+from envs.registry import probe, resolve
+
+ACTORS, SPLITS, ENVS_PER_SPLIT, ROLLOUT = 2, 2, 2, 8
+SMALL_MODEL = {"hidden_size": 16, "mlp_layers": "16", "encoder_extra_fc_layers": 0, "nonlinearity": "tanh"}
+
+
+class Case:
+    """What a run is made of."""
+
+    def __init__(
+        self, env: str, *, options: dict[str, Any] | None = None, policies: int = 1, recurrence: int = ROLLOUT, **model
+    ) -> None:
+        self.env, self.policies, self.recurrence = resolve(env), policies, recurrence
+        self.family_options = self.env.family.config(**(options or {}))
+        self.model = ModelConfig(**(SMALL_MODEL | model))
+        self.spec = probe(self.env, self.family_options)
+        self.name = env
+
+    @property
+    def columns(self) -> int:
+        """Trajectories of a batch: neither a divisor nor a multiple of a block's columns."""
+        return 3 * ENVS_PER_SPLIT * self.spec.agents_per_env // 2 + 2
+
+    def learning(self, **options: Any) -> LearningConfig:
+        values = {"rollout": ROLLOUT, "batch_size": self.columns * ROLLOUT, "recurrence": self.recurrence}
+        return LearningConfig(**(values | {"with_vtrace": self.recurrence == ROLLOUT} | options))
+
+    def sizes(self) -> Sizes:
+        return Sizes(
+            actors=ACTORS,
+            splits=SPLITS,
+            blocks=2,
+            rollout=ROLLOUT,
+            recurrence=self.recurrence,
+            rows=ENVS_PER_SPLIT * self.spec.agents_per_env,
+            policies=self.policies,
+            processes=ACTORS + 2 * self.policies,
+            state_size=self.model.recurrent_state_size,
+            observations=observation_tensors(self.spec.observations),
+            actions=action_spec(self.spec),
+        )
+
+
+def make_decided(learner: LearnerCore) -> None:
+    """New networks are almost indifferent, whatever they see or remember: give this one opinions."""
+    generator = torch.Generator().manual_seed(learner.job.seed)
+    with torch.no_grad():
+        for weight in learner._model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
+    learner.publish()
+
+
+class Turns:
+    """A run in which everybody acts in turns, answering requests in random groups."""
+
+    def __init__(self, case: Case, folder: Path, *, seed: int = 0, **learning: Any) -> None:
+        self.case, self.rng = case, np.random.default_rng(seed)
+        sizes = case.sizes()
+        self.arrays = SharedArrays.create(sizes)
+        self.weights = [WeightsBuffer.create(policy) for policy in range(case.policies)]
+        counters = [WorkerCounters(self.arrays, process) for process in range(sizes.processes)]
+        self.learners, self.policies, self.assemblers = [], [], []
+        for policy in range(case.policies):
+            job = self.learner_job(policy, folder, **learning)
+            learner = LearnerCore(self.arrays, self.weights[policy], counters[-1], job)
+            learner.restore()
+            make_decided(learner)
+            self.learners.append(learner)
+            self.assemblers.append(BatchAssembler(self.arrays, policy, case.columns, hold_blocks=False))
+            inference = PolicyInference(build_actor_critic(case.model, case.spec), sizes.trajectories, "cpu", policy)
+            requests = PolicyRequests(self.arrays, policy, 0, 1)
+            own = counters[ACTORS + policy]
+            self.policies.append(PolicyCore(self.arrays, requests, self.weights[policy], inference, own, policy))
+        self.stagings = [learner.staging() for learner in self.learners]
+        self.splits = [
+            build_split(self.arrays, self.actor_job(actor), split, 0)
+            for actor in range(ACTORS)
+            for split in range(SPLITS)
+        ]
+        for split in self.splits:
+            split.start(self.rng)
+        self.episodes = 0
+
+    def learner_job(self, policy: int, folder: Path, **learning: Any) -> LearnerJob:
+        return LearnerJob(
+            policy=policy,
+            spec=self.case.spec,
+            model=self.case.model,
+            learning=self.case.learning(**learning),
+            device="cpu",
+            seed=10 + policy,
+            checkpoint_dir=folder / str(policy),
+            load_kind="latest",
+            keep_checkpoints=2,
+            auxiliary_options=NoOptions(),
+            hold_blocks=False,
+        )
+
+    def actor_job(self, actor: int) -> ActorJob:
+        sampling = SamplingConfig(
+            num_workers=ACTORS, num_envs_per_worker=SPLITS * ENVS_PER_SPLIT, worker_num_splits=SPLITS
+        )
+        return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6)
+
+    def turn(self) -> None:
+        """Some open requests are answered by each policy, every split that can goes on."""
+        for policy in self.policies:
+            slabs = policy.requests.open()
+            chosen = self.rng.permutation(np.flatnonzero(self.rng.random(len(slabs)) < 0.7))
+            if len(chosen):
+                assert policy.adopt_newest()
+                policy.answer(Slabs(*(np.asarray(part)[chosen] for part in slabs)))
+        for split in self.splits:
+            if split.waits_for_block:
+                split.try_next_block()
+            elif split.is_answered():
+                self.episodes += len(split.advance())
+
+    def next_batch(self, policy: int) -> Batch:
+        """A full batch of one policy, copied; the other policies let go of what they could use."""
+        while not self.assemblers[policy].fill(self.stagings[policy]):
+            self.turn()
+            for other, assembler in enumerate(self.assemblers):
+                if other != policy:
+                    assembler.fill(self.stagings[other])
+        batch = self.learners[policy]._batch(self.stagings[policy])
+        fields = {name: value.clone() for name, value in batch._asdict().items() if isinstance(value, torch.Tensor)}
+        return batch._replace(observations={k: v.clone() for k, v in batch.observations.items()}, **fields)
+
+    def close(self) -> None:
+        for split in self.splits:
+            split.close()
