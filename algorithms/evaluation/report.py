@@ -35,10 +35,10 @@ def print_result(result: EvalResult, title: str, console: Console | None = None)
     episodes = len(result.returns)
     speed = f"{result.frames} frames in {result.wall_time:.1f} s"
     if not episodes:
-        console.print(f"no episode ended: {speed}; raise --max_num_frames or --max_num_episodes", soft_wrap=True)
+        console.print(f"no episode ended: {speed}", soft_wrap=True)
         return
     table = Table("", "mean", "std", "std error", "min", "max", "episodes", title=title)
-    rows = {"return": result.returns, "true return": result.true_returns, "length (frames)": result.lengths}
+    rows = {"return": result.returns, "true return": result.true_returns, "frames": result.lengths}
     for name, values in rows.items():
         table.add_row(name, *[_number(value) for value in summarize(values)], str(episodes))
     for name, mean in result.extra.items():

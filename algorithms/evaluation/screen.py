@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from algorithms.evaluation.window import NO_DISPLAY
 from envs.api import BatchEnv, EnvContext
 from envs.registry import ResolvedEnv, make_batch_env
 from utils.options import ConfigError
@@ -56,6 +57,7 @@ class Screen:
         if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             # MuJoCo reads this when it is imported. Its default draws into a hidden window, which needs a display.
             os.environ.setdefault("MUJOCO_GL", "egl")
+            os.environ.setdefault("SDL_VIDEODRIVER", NO_DISPLAY)  # else pygame complains of every display it misses
 
         def make(name: str, options: Any, context: EnvContext) -> Any:
             return self._make(env, options, context)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NO_DISPLAY = "offscreen"  # the driver of SDL, pygame's base, that draws into memory only
 _SMALLEST_HEIGHT = 400  # smaller pictures are magnified by a whole number to at least this
 
 
@@ -24,7 +25,9 @@ def has_display() -> bool:
     """Whether there is a screen to open windows on, as far as the process environment tells."""
     if not sys.platform.startswith("linux"):
         return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return True
+    return os.environ.get("SDL_VIDEODRIVER", NO_DISPLAY) != NO_DISPLAY
 
 
 class Window:

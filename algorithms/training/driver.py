@@ -20,7 +20,8 @@ from algorithms.training.experiment import Experiment
 from algorithms.training.saving import Saver
 from algorithms.training.statistics import Statistics
 from algorithms.training.summaries import Budget, EventFiles, Summaries, status, status_line
-from algorithms.workers.supervisor import LaunchPad, Limits, RunFailed, Supervisor
+from algorithms.workers.launch_pad import LaunchPad, RunFailed
+from algorithms.workers.supervisor import Limits, Supervisor
 from envs.api import EnvSpec
 from envs.registry import probe, resolve
 from utils.files import atomic_write_json

@@ -99,11 +99,16 @@ def defaults(name: str) -> dict[str, Any]:
         "use_rnn": False,
         "num_envs_per_worker": 16,
         "rollout": 16,
-        "batch_size": 512,
-        "learning_rate": 1e-3,
+        "batch_size": 256,
+        "num_batches_per_iteration": 2,
+        "ppo_epochs": 4,
+        "with_vtrace": False,
+        "ppo_clip_ratio": 0.2,
+        "learning_rate": 2e-3,
+        "gamma": 0.5,  # most tasks answer an action at once
     }
     if kind == "memory":
-        return values | {"use_rnn": True, "hidden_size": 64}
+        return values | {"use_rnn": True, "hidden_size": 64, "gamma": 0.99}
     if kind in ("image", "dict"):
         return values | {"encoder": "conv_simple", "encoder_extra_fc_layers": 1, "hidden_size": 128, "obs_scale": 255.0}
     if kind == "truncation":

@@ -83,7 +83,9 @@ def undocumented(module):
         for node in body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
                 continue
-            if ast.get_docstring(node) is None:
+            # A setter is documented where the property is read.
+            is_setter = any(ast.unparse(decorator).endswith(".setter") for decorator in node.decorator_list)
+            if ast.get_docstring(node) is None and not is_setter:
                 yield f"{module.path}:{node.lineno} {prefix}{node.name}"
             if isinstance(node, ast.ClassDef):
                 yield from look(node.body, f"{node.name}.")

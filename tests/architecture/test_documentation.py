@@ -17,13 +17,15 @@ from algorithms.models.encoder_registry import find_encoder
 from envs.adapters import step_arrays
 from envs.api import EnvContext
 from envs.registry import make_batch_env, resolve
-from tests.architecture.source_tree import ROOT
+from tests.architecture.source_tree import ROOT, modules
 from utils.options import options_of
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 ENVIRONMENTS = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-PAGES = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+PAGES = {
+    path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+}
 EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
@@ -150,6 +152,14 @@ def test_every_link_from_a_page_into_the_project_leads_somewhere():
                     broken.append(f"{page}: {target}")
     assert count > 5
     assert not broken
+
+
+def test_the_floor_plan_names_every_file_and_no_other():
+    plan = section((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), "2. The tree")
+    named = set(re.findall(r"[\w]+\.py", plan))
+    files = {module.path.rpartition("/")[2] for module in modules() if not module.is_package}
+    assert len(files) > 60
+    assert named == files
 
 
 def test_every_family_has_a_section_that_names_all_its_options():

@@ -22,7 +22,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CONFIG_READER = "algorithms.config"  # may read the config.py of every room, on any floor
 HOLDERS_OF_THE_WHOLE_CONFIG = {"algorithms.config", "algorithms.training", "algorithms.evaluation", *FLOORS[-1]}
 PROCESS_LIBRARIES = {"multiprocessing", "threading", "_thread", "queue", "socket", "subprocess", "gymnasium"}
-SIMULATORS = {"ale_py", "vizdoom", "mujoco", "minigrid", "Box2D", "pygame", "nle", "mpe2", "procgen", "envpool"}
+SIMULATORS = {"ale_py", "vizdoom", "mujoco", "minigrid", "Box2D", "nle", "mpe2", "procgen", "envpool"}
 
 
 def room_of(name):
@@ -210,7 +210,9 @@ def test_only_the_driver_and_the_evaluation_hold_the_whole_configuration():
     }
     assert any(room == "algorithms.training" for room, _ in holders)
     assert not [where for room, where in holders if room not in HOLDERS_OF_THE_WHOLE_CONFIG]
-    names = [m.path for m in modules() if "TrainConfig" in m.text and room_of(m.name) not in HOLDERS_OF_THE_WHOLE_CONFIG]
+    names = [
+        m.path for m in modules() if "TrainConfig" in m.text and room_of(m.name) not in HOLDERS_OF_THE_WHOLE_CONFIG
+    ]
     assert not names
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import imageio_ffmpeg
+import psutil
 import pytest
 
 import enjoy_appo
@@ -54,23 +55,27 @@ def test_the_command_plays_as_many_episodes_as_asked_and_ends_with_a_table(exper
     episodes = episodes_of(done.stdout)
     assert len(episodes) == 3
     assert all(episode_return == true_return == length > 5 for episode_return, true_return, length in episodes)
-    for word in ("mean", "std", "std error", "min", "max", "episodes", "return", "true return", "length"):
+    for word in ("mean", "std", "std error", "min", "max", "episodes", "return", "true return", "frames"):
         assert word in done.stdout
     mean = sum(episode[0] for episode in episodes) / 3
     assert f"{mean:.3f}" in done.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_p0", "config.json"]
 
 
-def test_the_first_ctrl_c_ends_with_the_table_of_what_was_played(experiment):
-    place, _ = experiment("CartPole-v1")
-    command = [sys.executable, ENJOY, *place, "--no_render"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
+    place, folder = experiment("CartPole-v1")
+    command = [sys.executable, ENJOY, *place, "--save_video"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
         lines = [process.stdout.readline() for _ in range(5)]
-        process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
+        rest, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130 and complaints == ""
     assert "playing until Ctrl+C" in lines[1]
-    assert episodes_of("".join(lines)) and "std error" in rest
+    assert "std error" in rest
+    told = int(re.search(r"\((\d+) pictures\)", rest)[1])
+    pictures, _ = imageio_ffmpeg.count_frames_and_secs(str(next((folder / "videos").iterdir())))
+    assert pictures == told > sum(length for _, _, length in episodes_of("".join(lines)))
 
 
 def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys):
@@ -236,8 +241,10 @@ def test_an_environment_that_fails_ends_with_its_error(experiment, capsys):
 
 
 def test_nothing_of_the_evaluation_stays_behind_in_the_process(experiment):
-    place, _ = experiment("synthetic_identity")
-    before = signal.getsignal(signal.SIGINT), os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
-    assert enjoy(*place, "--no_render", "--max_num_episodes=1") == 0
-    after = signal.getsignal(signal.SIGINT), os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
-    assert after[0] == before[0] and len(after[1]) == len(before[1])
+    def state():
+        return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), psutil.Process().num_fds()
+
+    place, _ = experiment("CartPole-v1")
+    before = state()
+    assert enjoy(*place, "--save_video", "--max_num_episodes=1") == 0
+    assert state() == before

@@ -8,7 +8,7 @@ from algorithms.evaluation.screen import Screen, as_picture
 from algorithms.evaluation.window import NoWindowError, Window, has_display
 from envs.adapters import step_arrays
 from envs.api import EnvContext, EnvFamily
-from envs.registry import NoOptions, ResolvedEnv
+from envs.registry import NoOptions, ResolvedEnv, resolve
 from utils.options import ConfigError
 
 
@@ -136,6 +136,34 @@ def test_a_vectorised_environment_is_drawn_too():
         return gymnasium.make_vec("CartPole-v1", 1, "vector_entry_point", render_mode=context.render_mode)
 
     assert len(watch(make, 3).seen) == 4
+
+
+@pytest.mark.parametrize(
+    "name, size, rate",
+    [
+        ("doom_basic", (120, 160), 35 / 4),
+        ("atari_breakout", (210, 160), 60 / 4),
+        ("MiniGrid-Empty-5x5-v0", (160, 160), 10),
+        ("LunarLander-v3", (400, 600), 50),
+        ("classic_cartpole_no_velocity", (400, 600), 50),
+    ],
+)
+def test_every_family_draws_what_is_played_at_its_own_pace(name, size, rate):
+    pictures, sink = [], Sink()
+    sink.show = pictures.append
+    screen = Screen([sink], 0.0, may_open_windows=False)
+    env = resolve(name)
+    batch = screen.build(env, env.family.config(), EnvContext(seed=0))
+    arrays = step_arrays(batch.spec, 1)
+    batch.reset(arrays)
+    for _ in range(5):
+        batch.step(np.ones((1, len(batch.spec.actions)), np.float32), arrays)
+    screen.flush()
+    batch.close()
+    assert len(pictures) == 6 and sink.frames_per_second == rate
+    assert {picture.shape for picture in pictures} == {(*size, 3)}
+    assert pictures[0].std() > 1
+    assert any((picture != pictures[0]).any() for picture in pictures)
 
 
 def test_an_environment_that_only_knows_a_window_of_its_own_opens_it_where_that_is_allowed():

@@ -80,7 +80,9 @@ def make_decided(learner: LearnerCore) -> None:
 class Turns:
     """A run in which everybody acts in turns, answering requests in random groups."""
 
-    def __init__(self, case: Case, folder: Path, *, seed: int = 0, **learning: Any) -> None:
+    def __init__(
+        self, case: Case, folder: Path, *, seed: int = 0, with_splits: bool = True, **learning: Any
+    ) -> None:
         self.case, self.rng = case, np.random.default_rng(seed)
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
@@ -99,11 +101,8 @@ class Turns:
             own = counters[ACTORS + policy]
             self.policies.append(PolicyCore(self.arrays, requests, self.weights[policy], inference, own, policy))
         self.stagings = [learner.staging() for learner in self.learners]
-        self.splits = [
-            build_split(self.arrays, self.actor_job(actor), split, 0)
-            for actor in range(ACTORS)
-            for split in range(SPLITS)
-        ]
+        cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)] if with_splits else []
+        self.splits = [build_split(self.arrays, self.actor_job(actor), split, 0) for actor, split in cells]
         for split in self.splits:
             split.start(self.rng)
         self.episodes = 0

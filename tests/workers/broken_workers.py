@@ -1,0 +1,114 @@
+"""Workers that do little, and workers that are broken on purpose; found by children through the search path alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from algorithms.memory.counters import Tally
+from algorithms.messages import CheckpointSaved, Ready
+from algorithms.workers.worker import Worker
+
+
+class Idle(Worker):
+    """Does nothing, until it is told to end. Says in its log, by every means, that it lived."""
+
+    def setup(self):
+        print("printed in setup")
+        logging.getLogger("idle").info("logged in setup")
+
+    def step(self):
+        time.sleep(0.01)
+
+    def teardown(self):
+        print("printed in teardown")
+
+
+class Echo(Worker):
+    """Gives every command back as a report."""
+
+    def step(self):
+        self.report(*self.commands.receive())
+        time.sleep(0.01)
+
+
+class Talks(Worker):
+    """Reports numbers without end, and how many it counted; the last one while it ends."""
+
+    def step(self):
+        for _ in range(50):
+            self.say()
+        time.sleep(0.001)
+
+    def say(self):
+        self.counters.count(Tally.ACTOR_ROLLOUTS)
+        number = int(self.counters._tallies[Tally.ACTOR_ROLLOUTS])
+        self.report(CheckpointSaved(0, "number", "x" * 20, number))
+
+    def teardown(self):
+        self.say()
+
+
+class FailsInSetup(Worker):
+    def setup(self):
+        raise ValueError("no such scenario")
+
+    def teardown(self):
+        print("teardown all the same")
+
+
+class FailsInStep(Worker):
+    def step(self):
+        raise ValueError("a step too far")
+
+
+class FailsInTeardown(Worker):
+    def step(self):
+        time.sleep(0.01)
+
+    def teardown(self):
+        raise ValueError("cannot let go")
+
+
+class ExitsInStep(Worker):
+    def step(self):
+        os._exit(7)
+
+
+class CrashesInStep(Worker):
+    def step(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hangs(Worker):
+    def step(self):
+        self.stuck_here()
+
+    def stuck_here(self):
+        time.sleep(1000)
+
+
+class HangsInSetup(Hangs):
+    def setup(self):
+        self.stuck_here()
+
+
+class IgnoresStop(Worker):
+    def step(self):
+        while True:
+            self.counters.beat()
+            time.sleep(0.01)
+
+
+class HasChildren(Idle):
+    """Starts what a simulator might start, and tells the process ids."""
+
+    def setup(self):
+        sleep = [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+        for start_new_session in (False, True):
+            child = subprocess.Popen(sleep, start_new_session=start_new_session)
+            self.report(Ready(str(child.pid)))

@@ -1,0 +1,129 @@
+"""One launch pad for all tests of this room, and crews of workers on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from algorithms.memory.layout import SharedArrays
+from algorithms.memory.weights import WeightsBuffer
+from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.launch_pad import LaunchPad, RunFailed
+from algorithms.workers.placement import Placement
+from algorithms.workers.supervisor import Recipe, Supervisor
+from algorithms.workers.worker import Bells, SharedMemoryHandle
+from tests.memory.memory_cases import small_sizes
+
+PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so long
+
+
+@pytest.fixture(scope="session")
+def pad():
+    """A forkserver and a guardian."""
+    launch_pad = LaunchPad([str(Path(__file__).parent)])
+    yield launch_pad
+    launch_pad.kill_everything()
+
+
+@contextlib.contextmanager
+def hidden_main_module():
+    """Children started here need not import whatever runs the tests."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+
+
+class Crew:
+    """A supervisor, what its workers share, and every process that it ever started."""
+
+    def __init__(self, pad, folder, arrays=None):
+        self.arrays = SharedArrays.create(small_sizes()) if arrays is None else arrays
+        self.weights = [WeightsBuffer.create(policy) for policy in range(self.arrays.sizes.policies)]
+        actors, policies = self.arrays.sizes.actors, self.arrays.sizes.policies
+        self.bells = Bells(
+            actors=[Doorbell() for _ in range(actors)],
+            policy_workers=[[Doorbell()] for _ in range(policies)],
+            learners=[Doorbell() for _ in range(policies)],
+        )
+        self.log_dir = folder
+        handle = SharedMemoryHandle.of(self.arrays, self.weights)
+        self.supervisor = Supervisor(pad, self.arrays, handle, self.bells, folder)
+        self.pids = []
+        self.reports = []
+
+    def start(self, worker, *, process=0, name=None, job=None, placement=None, generation=0):
+        place = placement or Placement((), 1, 0)
+        recipe = Recipe(name or f"worker-{process}", process, worker, job, place)
+        with hidden_main_module():
+            managed = self.supervisor.start(recipe, generation)
+        self.pids.append(managed.pid)
+        return managed
+
+    def broken(self, kind, **options):
+        return self.start(f"broken_workers:{kind}", **options)
+
+    def poll_until(self, condition):
+        """Collect reports until something holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"never came; so far {self.reports}, logs {self.logs()}"
+            self.reports += self.supervisor.poll(0.05)
+
+    def failure(self):
+        """How the run ends."""
+        with pytest.raises(RunFailed) as caught:
+            self.poll_until(lambda: False)
+        return str(caught.value)
+
+    def ready(self, *names):
+        self.poll_until(lambda: set(names) <= {report.worker for report in self.reports if hasattr(report, "worker")})
+
+    def logs(self):
+        return {path.stem: path.read_text() for path in self.log_dir.glob("*.txt")}
+
+    def phase(self, process=0):
+        return int(self.arrays["phase"][process])
+
+    def close(self):
+        self.supervisor.stop(0.2)
+        for pid in self.pids:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def make_crew(pad, tmp_path):
+    crews = []
+
+    def make(arrays=None):
+        crews.append(Crew(pad, tmp_path, arrays))
+        return crews[-1]
+
+    yield make
+    for crew in crews:
+        crew.close()
+
+
+@pytest.fixture
+def crew(make_crew):
+    return make_crew()

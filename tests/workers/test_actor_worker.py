@@ -1,0 +1,145 @@
+"""An actor in a process of its own, played by a policy and a learner in this one."""
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from algorithms.memory.blocks import BlockState, block_states
+from algorithms.memory.counters import Phase, Tally, Timer
+from algorithms.messages import EpisodesFinished, Ready
+from algorithms.sampling.config import SamplingConfig
+from algorithms.workers.jobs import ActorJob
+from algorithms.workers.launch_pad import RunFailed
+from algorithms.workers.supervisor import Limits
+from tests.workers.conftest import PATIENCE_S
+from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
+
+ACTOR = "algorithms.workers.actor_worker:ActorWorker"
+
+
+class Stage:
+    """Actors in processes; whoever answers and learns is here."""
+
+    def __init__(self, case, folder, make_crew):
+        self.turns = Turns(case, folder, with_splits=False)
+        self.crew = make_crew(arrays=self.turns.arrays)
+        self.case = case
+
+    def start(self, actor, **sampling):
+        envs = SPLITS * ENVS_PER_SPLIT
+        options = SamplingConfig(num_workers=ACTORS, num_envs_per_worker=envs, worker_num_splits=SPLITS, **sampling)
+        job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6)
+        return self.crew.start(ACTOR, process=actor, name=f"actor-{actor:02d}", job=job)
+
+    def play(self, *, learn=True):
+        """One turn: answer, learn, wake the actors, listen."""
+        self.turns.turn()
+        if learn and self.turns.assemblers[0].fill(self.turns.stagings[0]):
+            self.turns.learners[0].train(self.turns.stagings[0])
+        for bell in self.crew.bells.actors:
+            bell.ring()
+        self.crew.bells.policy_workers[0][0].wait(0.002)
+        self.crew.reports += self.crew.supervisor.poll(0.0)
+
+    def play_until(self, condition, **options):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, (self.crew.logs(), self.crew.arrays["phase"])
+            self.play(**options)
+
+
+@pytest.fixture
+def stage_of(tmp_path, make_crew):
+    return lambda case: Stage(case, tmp_path, make_crew)
+
+
+@pytest.fixture
+def stage(stage_of):
+    return stage_of(Case("CartPole-v1", use_rnn=False))
+
+
+def episodes(reports):
+    return [episode for report in reports if isinstance(report, EpisodesFinished) for episode in report.episodes]
+
+
+def test_actors_play_cartpole_and_what_they_report_agrees_with_what_they_counted(stage):
+    workers = [stage.start(actor) for actor in range(ACTORS)]
+    arrays = stage.crew.arrays
+    stage.play_until(lambda: arrays["env_frames"].min() > 600 and len(episodes(stage.crew.reports)) > 20)
+    stage.crew.reports += stage.crew.supervisor.stop(PATIENCE_S)
+    assert [worker.process.exitcode for worker in workers] == [0, 0]
+    assert {report.worker for report in stage.crew.reports if isinstance(report, Ready)} == {"actor-00", "actor-01"}
+    assert all(episode.episode_return == episode.length_frames > 0 for episode in episodes(stage.crew.reports))
+    assert all(episode.policy == 0 for episode in episodes(stage.crew.reports))
+    finished = sum(episode.length_frames for episode in episodes(stage.crew.reports))
+    assert 0 < finished <= arrays["env_frames"].sum() + ROLLOUT * ACTORS * SPLITS * ENVS_PER_SPLIT
+    steps = arrays["tallies"][:ACTORS, Tally.ACTOR_STEPS_OF_SPLITS]
+    assert (arrays["env_frames"][:, 0] <= steps * ENVS_PER_SPLIT).all()  # rows between episodes are no frames
+    assert (arrays["env_frames"] == arrays["agent_steps"]).all()
+    assert (arrays["tallies"][:ACTORS, Tally.ACTOR_ROLLOUTS] == arrays["ready_sequence"].max(-1).sum(-1)).all()
+    assert stage.turns.learners[0].policy_version > 3
+    assert arrays["timers"][0, Timer.ACTOR_ENV_STEP] > 0 and arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] > 0
+    assert stage.crew.phase(0) == Phase.ENDED
+
+
+def test_an_actor_is_small_and_knows_no_torch(stage):
+    worker = stage.start(0)
+    stage.play_until(lambda: stage.crew.arrays["env_frames"][0, 0] > 200)
+    mapped = Path(f"/proc/{worker.pid}/maps").read_text()
+    assert "torch" not in mapped and "numpy" in mapped
+    assert psutil.Process(worker.pid).memory_full_info().uss < 100e6
+    assert Path(f"/proc/{worker.pid}/cmdline").read_text().startswith("actor-00")
+
+
+def test_without_a_learner_an_actor_fills_its_blocks_and_waits_and_nothing_is_lost(stage):
+    stage.start(1)
+    arrays = stage.crew.arrays
+    stage.play_until(lambda: (block_states(arrays)[1] == BlockState.READY).all(), learn=False)
+    counted = int(arrays["env_frames"][1, 0])
+    for _ in range(100):
+        stage.play(learn=False)
+    assert arrays["env_frames"][1, 0] == counted
+    assert arrays["ready_sequence"][1].tolist() == [[1, 2]] * SPLITS
+    stage.play_until(lambda: arrays["env_frames"][1, 0] > 3 * counted)
+    stage.play_until(lambda: arrays["timers"][1, Timer.ACTOR_WAIT_BLOCK] > 0, learn=False)
+
+
+def test_without_answers_an_actor_waits_and_stops_when_told(stage):
+    worker = stage.start(0)
+    stage.crew.ready("actor-00")
+    for _ in range(20):
+        stage.crew.supervisor.poll(0.01)
+    assert not stage.crew.arrays["env_frames"].any()
+    began = time.monotonic()
+    stage.crew.supervisor.stop(PATIENCE_S)
+    assert worker.process.exitcode == 0
+    assert time.monotonic() - began < 5.0
+
+
+def test_what_an_environment_raises_is_the_end_of_its_actor_with_the_cause(stage_of):
+    faults = {"synthetic_fault_step": 12, "synthetic_fault_env": 1}
+    stage = stage_of(Case("synthetic_crashing", options=faults, use_rnn=False))
+    stage.start(0)
+    message = r"(?s)^actor-00 failed\nTraceback.*synthetic crash in step 12 of environment 1$"
+    with pytest.raises(RunFailed, match=message):
+        stage.play_until(lambda: False)
+
+
+def test_an_environment_that_ends_the_process_is_noticed(stage_of):
+    stage = stage_of(Case("synthetic_exit", options={"synthetic_fault_step": 3}, use_rnn=False))
+    stage.start(0)
+    with pytest.raises(RunFailed, match=r"^actor-00 ended by itself with exit code 7$"):
+        stage.play_until(lambda: False)
+
+
+def test_an_environment_that_hangs_is_found_by_the_missing_heartbeat(stage_of):
+    hangs = {"synthetic_fault_step": 12, "synthetic_stall_seconds": 1000.0}
+    stage = stage_of(Case("synthetic_hanging", options=hangs, use_rnn=False))
+    stage.start(0, decorrelate_envs_on_one_worker=False, decorrelate_experience_max_seconds=0.0)
+    stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)
+    stage.crew.supervisor.limits = Limits(step_s=1.0)
+    with pytest.raises(RunFailed, match=r"^actor-00 showed no sign of life for 1 s in step$"):
+        stage.play_until(lambda: False)
+    assert "synthetic_faults.py" in stage.crew.logs()["actor-00"]

@@ -1,0 +1,173 @@
+"""Full batches on demand: filled by the caller or ahead by a thread, each column once, actors woken, nothing stuck."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from algorithms.memory.blocks import SplitBlocks, block_states
+from algorithms.memory.collate import BatchAssembler, allocate_staging
+from algorithms.memory.counters import Tally, Timer, WorkerCounters
+from algorithms.workers.batch_feeder import BatchFeeder
+from algorithms.workers.doorbells import Doorbell
+from tests.memory.memory_cases import shared
+
+WIDTH = 10  # columns of two blocks
+
+
+class Case:
+    """Two actors that number their columns, and a feeder."""
+
+    def __init__(self, stagings, *, hold=False, blocks=2):
+        self.arrays = shared(actors=2, splits=1, blocks=blocks)
+        self.splits = [SplitBlocks(self.arrays, actor, 0) for actor in range(2)]
+        self.assembler = BatchAssembler(self.arrays, 0, WIDTH, hold_blocks=hold)
+        self.bell, self.rung = Doorbell(), []
+        plain = [allocate_staging(self.arrays, WIDTH, np.zeros) for _ in range(stagings)]
+        self.feeder = BatchFeeder(self.assembler, plain, self.bell, self.rung.append, WorkerCounters(self.arrays, 6))
+        self.columns = 0
+
+    def fill(self):
+        """One rollout of every split that has a free block; how many."""
+        began = [split for split in self.splits if split.begin_next()]
+        for split in began:
+            actor = self.splits.index(split)
+            self.arrays["rewards"][actor, 0, split.block] = self.columns + np.arange(5)
+            self.columns += 5
+            split.complete()
+        self.bell.ring()
+        return len(began)
+
+    def close(self):
+        self.feeder.close()
+        self.bell.close()
+
+
+@pytest.fixture
+def make():
+    cases = []
+
+    def build(stagings, **options):
+        cases.append(Case(stagings, **options))
+        return cases[-1]
+
+    yield build
+    for case in cases:
+        case.close()
+
+
+BOTH_MODES = pytest.mark.parametrize("stagings", [1, 2])
+
+
+@BOTH_MODES
+def test_batches_hold_every_column_once_and_in_order(make, stagings):
+    case, seen = make(stagings), []
+    while len(seen) < 20 * WIDTH:
+        case.fill()
+        staging = case.feeder.next(0.2)
+        if staging is not None:
+            assert (staging.arrays["rewards"] == staging.arrays["rewards"][0]).all()
+            seen += staging.arrays["rewards"][0].tolist()
+            case.feeder.done(staging)
+    assert seen == list(range(len(seen)))
+
+
+@BOTH_MODES
+def test_without_a_full_batch_it_returns_in_time_and_books_the_wait(make, stagings):
+    case = make(stagings)
+    began = time.monotonic()
+    assert case.feeder.next(0.1) is None
+    assert 0.09 <= time.monotonic() - began < 5.0
+    assert case.arrays["timers"][6, Timer.LEARNER_WAIT_BATCH] > 0.05
+
+
+@BOTH_MODES
+def test_a_bell_wakes_whoever_fills(make, stagings):
+    case = make(stagings)
+    later = threading.Timer(0.1, case.fill)
+    later.start()
+    began = time.monotonic()
+    assert case.feeder.next(30.0) is not None
+    assert time.monotonic() - began < 15.0
+    later.join()
+
+
+@BOTH_MODES
+def test_actors_are_woken_once_per_look_for_the_blocks_they_get_back(make, stagings):
+    case = make(stagings)
+    case.fill()
+    staging = case.feeder.next(10.0)
+    case.feeder.done(staging)
+    assert set().union(*case.rung) == {0, 1}
+    assert case.arrays["tallies"][6, Tally.LEARNER_BLOCKS] == 2
+
+
+def test_a_thread_prepares_the_next_batch_while_the_caller_trains(make):
+    case = make(2)
+    case.fill()
+    training = case.feeder.next(10.0)
+    before = training.arrays["rewards"].copy()
+    case.fill()
+    deadline = time.monotonic() + 30.0
+    while block_states(case.arrays).any() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not block_states(case.arrays).any()  # the second batch is copied, the first still in use
+    np.testing.assert_array_equal(training.arrays["rewards"], before)
+    case.feeder.done(training)
+    ahead = case.feeder.next(10.0)
+    assert ahead is not training
+    assert ahead.arrays["rewards"][0].tolist() == list(range(WIDTH, 2 * WIDTH))
+
+
+def test_without_a_thread_nothing_is_taken_before_it_is_asked_for(make):
+    case = make(1)
+    case.fill()
+    staging = case.feeder.next(10.0)
+    case.fill()
+    time.sleep(0.05)
+    assert (block_states(case.arrays) != 0).sum() == 2
+    case.feeder.done(staging)
+
+
+def test_held_blocks_come_back_when_the_batch_is_done(make):
+    case = make(1, hold=True, blocks=1)
+    case.fill()
+    staging = case.feeder.next(10.0)
+    assert case.fill() == 0 and case.rung == []
+    case.feeder.done(staging)
+    assert set().union(*case.rung) == {0, 1}
+    assert case.fill() == 2
+
+
+def test_sampling_without_a_learner_gives_every_block_back_unseen(make):
+    case = make(1)
+    for _ in range(5):
+        assert case.fill() == 2
+        case.feeder.drop_ready(0.0)
+        assert not block_states(case.arrays).any()
+    assert set().union(*case.rung) == {0, 1}
+
+
+def test_the_error_of_the_thread_is_raised_where_its_batches_are_asked_for(make):
+    case = make(2)
+    case.assembler.blocks.ready = None  # not to be called: a TypeError
+    case.bell.ring()
+    with pytest.raises(RuntimeError, match="the thread that prepares batches failed") as caught:
+        for _ in range(100):
+            assert case.feeder.next(0.1) is None
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("batches_waiting", [0, 1, 2])
+def test_the_thread_ends_at_once_however_many_batches_wait(make, batches_waiting):
+    case = make(2, blocks=4)
+    for _ in range(batches_waiting):
+        case.fill()
+    deadline = time.monotonic() + 30.0
+    while block_states(case.arrays).any() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    began = time.monotonic()
+    case.feeder.close()
+    assert time.monotonic() - began < 1.0
+    assert not case.feeder._thread.is_alive()

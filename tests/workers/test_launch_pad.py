@@ -1,0 +1,149 @@
+"""The launch pad: functions in processes of their own, and nothing left of a driver however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from algorithms.workers.launch_pad import RunFailed, describe_exit
+from tests.workers import worker_processes
+from tests.workers.conftest import PATIENCE_S, is_alive
+from utils.options import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A driver with one worker, which has two children as a simulator might: one in the group, one in a session of its own.
+DRIVER = """
+import pathlib, sys, time
+from algorithms.messages import Ready
+from tests.workers.conftest import Crew
+from algorithms.workers.launch_pad import LaunchPad
+
+pad = LaunchPad([str(pathlib.Path("tests/workers").resolve())])
+crew = Crew(pad, pathlib.Path(sys.argv[1]))
+worker = crew.broken("HasChildren")
+crew.poll_until(lambda: len(crew.reports) == 3)
+inside, outside = (int(report.worker) for report in crew.reports[:2])
+helpers = pad.pids - {pad.process_group}
+print(worker.pid, inside, outside, pad.process_group, *helpers, flush=True)
+if sys.argv[2] == "ends":
+    sys.stdin.readline()
+    pad.kill_everything()
+    print("ended", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def make_driver(tmp_path):
+    started = []
+
+    def make(how):
+        command = [sys.executable, "-c", DRIVER, str(tmp_path), how]
+        driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        started.append(driver)
+        pids = [int(word) for word in driver.stdout.readline().split()]
+        assert len(pids) == 6  # a worker, its two children, guardian, forkserver, resource tracker
+        assert all(is_alive(pid) for pid in pids)
+        return driver, pids
+
+    yield make
+    for driver in started:
+        driver.kill()
+        driver.communicate()
+
+
+def seconds_until_gone(pids):
+    began = time.monotonic()
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() - began < PATIENCE_S, [pid for pid in pids if is_alive(pid)]
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def test_when_the_driver_is_killed_its_workers_and_their_children_are_gone_within_two_seconds(make_driver):
+    driver, [worker, inside, outside, *helpers] = make_driver("is killed")
+    driver.kill()
+    driver.wait()
+    try:
+        assert seconds_until_gone([worker, inside, *helpers]) < 2.0
+    finally:
+        os.kill(outside, signal.SIGKILL)  # who leaves the group by a session of its own has left for good
+
+
+def test_the_end_leaves_no_process_not_even_one_that_left_the_group(make_driver):
+    driver, [worker, inside, outside, guardian, *others] = make_driver("ends")
+    driver.stdin.write("go\n")
+    driver.stdin.flush()
+    assert driver.stdout.readline() == "ended\n"
+    gone = [pid for pid in (worker, inside, outside, guardian) if not is_alive(pid)]
+    assert gone == [worker, inside, outside, guardian]
+    assert sum(is_alive(pid) for pid in others) <= 1  # the resource tracker lives as long as Python does
+    assert driver.poll() is None
+
+
+def run_once(pad, name, *arguments, timeout_s=PATIENCE_S, is_cancelled=lambda: False):
+    return pad.run_once(getattr(worker_processes, name), arguments, timeout_s, is_cancelled)
+
+
+def test_a_function_runs_in_a_process_of_its_own(pad):
+    assert run_once(pad, "add", 2, 3) == 5
+    assert run_once(pad, "own_pid") != os.getpid()
+
+
+def test_what_a_function_raises_is_told_with_its_traceback(pad):
+    with pytest.raises(RunFailed, match=r"(?s)Traceback.*in fail.*ValueError: seven is no number"):
+        run_once(pad, "fail", "seven")
+
+
+def test_what_a_function_refuses_is_told_in_its_words_alone(pad):
+    with pytest.raises(ConfigError, match=r"^this cannot be; nearest: that$"):
+        run_once(pad, "refuse")
+
+
+def test_a_function_that_ends_its_process_does_not_end_the_driver(pad):
+    with pytest.raises(RunFailed, match=r"^die ended by itself with exit code 7$"):
+        run_once(pad, "die", 7)
+
+
+def test_a_function_that_takes_too_long_is_ended(pad, tmp_path):
+    with pytest.raises(RunFailed, match=r"^take_long did not finish within 1 s$"):
+        run_once(pad, "take_long", tmp_path / "pid", timeout_s=1.0)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_function_nobody_waits_for_any_more_is_ended(pad, tmp_path):
+    begins = (tmp_path / "pid").exists
+    assert run_once(pad, "take_long", tmp_path / "pid", is_cancelled=begins) is None
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_modules_of_the_user_are_found_and_prints_go_nowhere(pad, capfd):
+    assert run_once(pad, "print_and_import_from_the_search_path") == "broken_workers"
+    assert "nowhere" not in capfd.readouterr().out
+
+
+def test_helpers_are_known_and_alive(pad):
+    assert pad.dead() == ""
+    assert pad.process_group in pad.pids and len(pad.pids) == 3
+    assert all(is_alive(pid) for pid in pad.pids)
+    assert os.getpgid(pad.process_group) == pad.process_group
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended by itself with exit code 0"),
+        (3, "ended by itself with exit code 3"),
+        (-9, "was killed by SIGKILL (kill -9, or the system ran out of memory)"),
+        (-11, "was killed by SIGSEGV"),
+        (-250, "was killed by signal 250"),
+        (None, "did not end"),
+    ],
+)
+def test_an_exit_code_is_put_into_words(code, words):
+    assert describe_exit(code) == words

@@ -1,0 +1,39 @@
+"""Where workers run."""
+
+import pytest
+
+from algorithms.workers import placement
+from algorithms.workers.placement import Placement, place_actor, place_torch_worker
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    def have(*numbers):
+        monkeypatch.setattr(placement, "usable_cores", lambda: list(numbers))
+
+    return have
+
+
+def test_actors_take_the_usable_cores_in_turn(cores):
+    cores(2, 5, 7)
+    assert [place_actor(index, True, 3).cores for index in range(5)] == [(2,), (5,), (7,), (2,), (5,)]
+    assert place_actor(4, True, 3) == Placement((5,), threads=1, niceness=3)
+
+
+def test_an_actor_that_is_not_pinned_runs_anywhere(cores):
+    cores(0, 1)
+    assert place_actor(1, False, 0) == Placement((), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "sharing", "threads"),
+    [(1, 1, 1), (2, 1, 1), (4, 1, 2), (16, 1, 8), (64, 1, 8), (64, 8, 4), (2, 8, 1)],
+)
+def test_torch_workers_share_half_of_the_cores_and_take_at_most_eight(cores, num_cores, sharing, threads):
+    cores(*range(num_cores))
+    assert place_torch_worker(0, sharing, 1) == Placement((), threads, 1)
+
+
+def test_a_number_of_threads_that_was_asked_for_is_taken(cores):
+    cores(0, 1)
+    assert place_torch_worker(5, 3, 0).threads == 5

@@ -1,0 +1,212 @@
+"""The supervisor, with workers that are broken on purpose: every end is noticed, named, and leaves nothing behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from algorithms.memory.counters import Phase, Tally
+from algorithms.messages import CheckpointSaved, Ready, SaveCheckpoint
+from algorithms.workers.placement import Placement
+from algorithms.workers.supervisor import Limits
+from tests.workers.conftest import PATIENCE_S, is_alive
+from utils.processes import usable_cores
+
+HANGS_FOR_S = 0.5
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_worker_lives_from_setup_to_teardown_and_ends_when_asked(crew):
+    worker = crew.broken("Idle", name="actor-00")
+    crew.ready("actor-00")
+    wait_until(lambda: crew.phase() == Phase.STEP)
+    first = float(crew.arrays["heartbeat"][0])
+    wait_until(lambda: crew.arrays["heartbeat"][0] > first)
+    assert crew.supervisor.stop(PATIENCE_S) == []
+    assert worker.process.exitcode == 0
+    assert crew.phase() == Phase.ENDED
+    assert not is_alive(worker.pid) and crew.supervisor.workers == []
+    log = crew.logs()["actor-00"]
+    assert "printed in setup" in log and "printed in teardown" in log
+    assert "actor-00 INFO logged in setup" in log
+
+
+def test_an_exception_in_setup_ends_the_run_with_its_traceback(crew):
+    worker = crew.broken("FailsInSetup", name="actor-01")
+    message = crew.failure()
+    assert message.startswith("actor-01 failed\nTraceback")
+    assert message.endswith("ValueError: no such scenario")
+    assert "in setup" in message and "broken_workers.py" in message
+    assert worker.process.exitcode == 1
+    log = crew.logs()["actor-01"]
+    assert "actor-01 failed in setup" in log and "teardown all the same" in log
+    assert not any(isinstance(report, Ready) for report in crew.reports)
+
+
+def test_an_exception_in_a_step_ends_the_run_with_its_traceback(crew):
+    crew.broken("Idle", process=0)
+    crew.broken("FailsInStep", process=1, name="learner-0")
+    message = crew.failure()
+    assert message.startswith("learner-0 failed\nTraceback") and message.endswith("ValueError: a step too far")
+    assert "learner-0 failed in step" in crew.logs()["learner-0"]
+
+
+def test_an_exception_in_teardown_is_logged_and_leaves_the_exit_code(crew):
+    worker = crew.broken("FailsInTeardown")
+    crew.ready("worker-0")
+    crew.supervisor.stop(PATIENCE_S)
+    assert worker.process.exitcode == 1
+    assert "ValueError: cannot let go" in crew.logs()["worker-0"]
+
+
+def test_a_worker_that_ends_by_itself_is_named_with_its_exit_code(crew):
+    crew.broken("ExitsInStep", name="actor-02")
+    assert crew.failure() == "actor-02 ended by itself with exit code 7"
+
+
+def test_a_killed_worker_is_named_with_the_signal(crew):
+    worker = crew.broken("Idle", name="policy-0-0")
+    crew.ready("policy-0-0")
+    os.kill(worker.pid, signal.SIGKILL)
+    began = time.monotonic()
+    assert crew.failure() == "policy-0-0 was killed by SIGKILL (kill -9, or the system ran out of memory)"
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_crash_leaves_its_signal_and_the_stack_in_the_log(crew):
+    crew.broken("CrashesInStep", name="actor-03")
+    assert crew.failure() == "actor-03 was killed by SIGSEGV"
+    assert "Segmentation fault" in crew.logs()["actor-03"]
+    assert "broken_workers.py" in crew.logs()["actor-03"]
+
+
+@pytest.mark.parametrize(("kind", "phase"), [("Hangs", "step"), ("HangsInSetup", "setup")])
+def test_a_worker_without_a_sign_of_life_is_named_and_its_stack_is_in_its_log(crew, kind, phase):
+    crew.broken(kind, name="actor-04")
+    wait_until(lambda: crew.phase() == Phase[phase.upper()])
+    crew.supervisor.limits = Limits(setup_s=HANGS_FOR_S, step_s=HANGS_FOR_S)
+    assert crew.failure() == f"actor-04 showed no sign of life for {HANGS_FOR_S:g} s in {phase}"
+    wait_until(lambda: "stuck_here" in crew.logs()["actor-04"])
+
+
+def test_every_phase_has_its_own_limit():
+    limits = Limits(setup_s=3.0, reset_s=2.0, step_s=1.0)
+    assert {phase: limits.of(phase) for phase in Phase} == {
+        Phase.NOT_STARTED: 3.0,
+        Phase.SETUP: 3.0,
+        Phase.RESET: 2.0,
+        Phase.STEP: 1.0,
+        Phase.TEARDOWN: 3.0,
+        Phase.ENDED: 3.0,
+    }
+
+
+def test_a_worker_that_ignores_stop_is_killed(crew):
+    stubborn, obedient = crew.broken("IgnoresStop", process=0), crew.broken("Idle", process=1)
+    crew.ready("worker-0", "worker-1")
+    crew.supervisor.stop(1.0)
+    assert stubborn.process.exitcode == -signal.SIGKILL
+    assert obedient.process.exitcode == 0
+    assert not is_alive(stubborn.pid)
+
+
+def test_reports_arrive_in_order_to_the_very_last(crew):
+    crew.broken("Talks", name="talker")
+    crew.poll_until(lambda: len(crew.reports) > 1000)
+    crew.reports += crew.supervisor.stop(PATIENCE_S)
+    numbers = [report.request for report in crew.reports if isinstance(report, CheckpointSaved)]
+    assert numbers == list(range(1, int(crew.arrays["tallies"][0, Tally.ACTOR_ROLLOUTS]) + 1))
+
+
+def test_the_reports_before_a_failure_are_not_lost(crew):
+    crew.broken("Talks", process=0, name="talker")
+    crew.poll_until(lambda: len(crew.reports) > 10)
+    crew.broken("FailsInStep", process=1)
+    assert "a step too far" in crew.failure()
+    crew.reports += crew.supervisor.stop(PATIENCE_S)
+    numbers = [report.request for report in crew.reports if isinstance(report, CheckpointSaved)]
+    missing = set(range(1, numbers[-1] + 1)) - set(numbers)
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == crew.arrays["tallies"][0, Tally.ACTOR_ROLLOUTS]
+    # What arrived in the very poll that raised went with the exception: at most one such poll.
+    assert not missing or max(missing) - min(missing) + 1 == len(missing)
+
+
+def test_a_command_reaches_its_worker_and_no_other(crew):
+    crew.broken("Echo", process=0, name="learner-0")
+    crew.broken("Echo", process=1, name="learner-1")
+    crew.ready("learner-0", "learner-1")
+    commands = [SaveCheckpoint("latest", number, {"a": [1, 2]}, number, 0.5) for number in range(5)]
+    for command in commands:
+        assert crew.supervisor.send("learner-1", command)
+    crew.poll_until(lambda: len(crew.reports) == 7)
+    assert [report for report in crew.reports if isinstance(report, SaveCheckpoint)] == commands
+    assert int(crew.arrays["reports_sent"][0]) == 1
+    assert not crew.supervisor.send("learner-2", commands[0])
+
+
+def test_a_command_that_is_sent_while_its_worker_still_starts_is_not_lost(crew):
+    crew.broken("Echo", name="learner-0")
+    command = SaveCheckpoint("latest", 1, {}, 1, 0.5)
+    assert crew.supervisor.send("learner-0", command)
+    crew.poll_until(lambda: command in crew.reports)
+
+
+def test_sampling_can_be_ended_alone(crew):
+    actors = [crew.broken("Idle", process=process) for process in range(2)]  # of two actors, see the sizes
+    learner = crew.broken("Idle", process=2, name="learner-0")
+    crew.ready("worker-0", "worker-1", "learner-0")
+    crew.supervisor.stop_sampling(PATIENCE_S)
+    assert [worker.process.exitcode for worker in actors] == [0, 0]
+    crew.supervisor.poll(0.05)  # those that were told to end are not missed
+    assert [worker.recipe.name for worker in crew.supervisor.workers] == ["learner-0"]
+    assert learner.process.is_alive()
+
+
+def test_a_worker_is_where_it_was_placed_and_called_what_it_is(crew):
+    core = usable_cores()[-1]
+    worker = crew.broken("Idle", name="actor-05", placement=Placement((core,), 1, 3))
+    crew.ready("actor-05")
+    assert os.sched_getaffinity(worker.pid) == {core}
+    assert os.getpriority(os.PRIO_PROCESS, worker.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 3
+    assert Path(f"/proc/{worker.pid}/cmdline").read_text().startswith("actor-05")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_signals_that_belong_to_the_driver_do_not_end_a_worker(crew, number):
+    worker = crew.broken("Idle")
+    crew.ready("worker-0")
+    os.kill(worker.pid, number)
+    beats = float(crew.arrays["heartbeat"][0])
+    wait_until(lambda: crew.arrays["heartbeat"][0] > beats + 0.05)
+    assert worker.process.is_alive()
+
+
+def test_the_next_incarnation_takes_the_place_of_the_first(crew):
+    crew.broken("FailsInStep", name="actor-06")
+    crew.failure()
+    heartbeat = float(crew.arrays["heartbeat"][0])
+    crew.reports.clear()
+    crew.broken("Echo", name="actor-06", generation=1)
+    crew.ready("actor-06")
+    assert crew.arrays["heartbeat"][0] > heartbeat
+    crew.supervisor.send("actor-06", SaveCheckpoint("best", 1, {}, 1, 0.0))
+    crew.poll_until(lambda: len(crew.reports) == 2)
+    assert [type(report) for report in crew.reports] == [Ready, SaveCheckpoint]
+
+
+def test_memory_of_every_worker_is_measured(crew):
+    crew.broken("Idle", process=3)
+    crew.ready("worker-3")
+    crew.supervisor.measure_memory()
+    measured = crew.arrays["memory_mb"]
+    assert 10.0 < measured[3] < 1000.0
+    assert not measured[:3].any() and not measured[4:].any()

@@ -1,0 +1,57 @@
+"""What child processes of the tests of doorbells and launch pads do; a module that a child can import."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from utils.options import ConfigError
+
+
+def wait_and_tell(bell: Any, pipe: Any) -> None:
+    """Wait for the bell, once, and tell whether it rang."""
+    pipe.send("waiting")
+    pipe.send(bell.wait(30.0))
+
+
+def ring_often(bell: Any, count: int) -> None:
+    for _ in range(count):
+        bell.ring()
+
+
+def add(first: int, second: int) -> int:
+    return first + second
+
+
+def fail(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def die(code: int) -> None:
+    os._exit(code)
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def refuse() -> None:
+    raise ConfigError("this cannot be; nearest: that")
+
+
+def take_long(pid_file: Path) -> None:
+    """Leave the process id behind."""
+    written = pid_file.with_suffix(".new")
+    written.write_text(str(os.getpid()))
+    written.replace(pid_file)
+    time.sleep(1000)
+
+
+def print_and_import_from_the_search_path() -> str:
+    """Only importable where the search path of the launch pad is in force."""
+    print("this goes nowhere")
+    import broken_workers
+
+    return str(broken_workers.__name__)
