@@ -48,8 +48,7 @@ class Tally(enum.IntEnum):
     POLICY_ADOPTIONS = 4
     LEARNER_BATCHES = 5
     LEARNER_BLOCKS = 6
-    LEARNER_DISCARDED = 7
-    REPORTS_DROPPED = 8
+    REPORTS_DROPPED = 7
 
 
 assert len(Timer) <= NUM_TIMERS and len(Tally) <= NUM_TALLIES
@@ -87,6 +86,11 @@ class WorkerCounters:
     def stop_requested(self) -> bool:
         """The driver wants this worker to end."""
         return bool(self._stop[0])
+
+    def restart_clock(self) -> None:
+        """What took time until now was preparation, and belongs to no stage."""
+        self._timers[:] = 0.0
+        self._since = time.perf_counter()
 
     def lap(self, timer: Timer) -> None:
         """Book the time since the last lap under `timer`."""

@@ -117,6 +117,7 @@ class Statistics:
         self._base_seconds = 0.0
         self._began = time.monotonic()
         self._process = psutil.Process()
+        self._timers, self._tallies = arrays["timers"].copy(), arrays["tallies"].copy()  # at the last point
 
     def add(self, report: Report) -> None:
         """Take one report in."""
@@ -157,7 +158,7 @@ class Statistics:
         }
 
     def scalars(self, policy: int) -> dict[str, float]:
-        """Every tag of `docs/metrics.md`, for one policy."""
+        """Every tag of one policy, but those of the stages, which all policies share."""
         tags = self.episodes[policy].scalars()
         tags |= {f"train/{name}": value for name, value in self.training[policy].items()}
         for end in ("min", "avg", "max"):
@@ -166,29 +167,35 @@ class Statistics:
         tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
         tags["0_aux/_sample_throughput"] = self.step_rate.rate(RATE_WINDOWS_S[0])
         tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6
-        return tags | self.stage_scalars()
+        return tags
 
     def stage_scalars(self) -> dict[str, float]:
-        """The `stats/` tags: share of its time that each kind of process spends in each stage, and sizes."""
+        """The `stats/` tags since the last call.
+
+        Share of its time that each kind of process spent in each stage, memory, batch sizes.
+        """
+        timers, tallies = self.arrays["timers"].copy(), self.arrays["tallies"].copy()
+        # A worker that has just prepared itself starts its clocks anew.
+        seconds, events = (timers - self._timers).clip(min=0.0), (tallies - self._tallies).sum(axis=0)
+        self._timers, self._tallies = timers, tallies
         sizes = self.arrays.sizes
-        learners = sizes.policies
         kinds = {
             "ACTOR": slice(0, sizes.actors),
-            "POLICY": slice(sizes.actors, sizes.processes - learners),
-            "LEARNER": slice(sizes.processes - learners, sizes.processes),
+            "POLICY": slice(sizes.actors, sizes.processes - sizes.policies),
+            "LEARNER": slice(sizes.processes - sizes.policies, sizes.processes),
         }
         tags = {}
         for kind, processes in kinds.items():
-            timers = [timer for timer in Timer if timer.name.startswith(kind)]
-            seconds = self.arrays["timers"][processes].sum(axis=0)
-            total = float(sum(seconds[timer] for timer in timers))
-            for timer in timers:
-                tags[f"stats/{timer.name.lower()}"] = float(seconds[timer]) / total if total else 0.0
+            of_kind = seconds[processes].sum(axis=0)
+            stages = [timer for timer in Timer if timer.name.startswith(kind)]
+            total = float(sum(of_kind[timer] for timer in stages))
+            for timer in stages:
+                tags[f"stats/{timer.name.lower()}"] = float(of_kind[timer]) / total if total else 0.0
             tags[f"stats/{kind.lower()}_memory_mb"] = float(self.arrays["memory_mb"][processes].mean())
-        tallies = self.arrays["tallies"].sum(axis=0)
-        batches = int(tallies[Tally.POLICY_BATCHES])
-        tags["stats/policy_batch_size"] = float(tallies[Tally.POLICY_ROWS]) / batches if batches else 0.0
-        tags["stats/learner_batches"] = float(tallies[Tally.LEARNER_BATCHES])
+        batches = int(events[Tally.POLICY_BATCHES])
+        tags["stats/policy_batch_size"] = float(events[Tally.POLICY_ROWS]) / batches if batches else 0.0
+        tags["stats/learner_batches"] = float(events[Tally.LEARNER_BATCHES])
+        tags["stats/reports_dropped"] = float(events[Tally.REPORTS_DROPPED])
         return tags
 
     def _restore(self, report: PolicyRestored) -> None:

@@ -102,9 +102,11 @@ class Summaries:
 
     def write_point(self) -> None:
         """One point of every tag of every policy."""
+        stages = self._statistics.stage_scalars()
         for policy in range(len(self._statistics.episodes)):
             frames = self._statistics.env_frames(policy)
-            scalars = {tag: value for tag, value in self._statistics.scalars(policy).items() if math.isfinite(value)}
+            scalars = self._statistics.scalars(policy) | stages
+            scalars = {tag: value for tag, value in scalars.items() if math.isfinite(value)}
             self._events.write(policy, scalars, frames)
             line = {"policy": policy, "time": time.time(), "train_seconds": self._statistics.train_seconds}
             self._lines.append(line | {"env_frames": frames} | scalars)

@@ -18,7 +18,7 @@ from typing import Any
 import faster_fifo
 from threadpoolctl import threadpool_limits
 
-from algorithms.memory.counters import Phase, WorkerCounters
+from algorithms.memory.counters import Phase, Tally, WorkerCounters
 from algorithms.memory.layout import SharedArrays, Sizes
 from algorithms.memory.segment import Segment
 from algorithms.memory.weights import WeightsBuffer
@@ -116,7 +116,9 @@ class Worker:
 
     def report(self, *reports: Report) -> None:
         """Tell the driver."""
+        dropped = self.reports.dropped
         self.reports.send(*reports)
+        self.counters.count(Tally.REPORTS_DROPPED, self.reports.dropped - dropped)
 
     def main(self) -> None:
         """Process entry point. Never returns: exits with EXIT_OK or EXIT_FAILED."""
@@ -127,6 +129,7 @@ class Worker:
             self.report(Ready(self.start.name))
             gc.freeze()  # what setup built lives as long as the process: the collector need not look at it again
             phase = "step"
+            self.counters.restart_clock()
             self.counters.enter(Phase.STEP)
             while not self.counters.stop_requested:
                 self.counters.beat()

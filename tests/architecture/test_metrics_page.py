@@ -43,7 +43,8 @@ def statistics():
 
 
 def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
-    written = set(statistics().scalars(0))
+    of_a_run = statistics()
+    written = set(of_a_run.scalars(0) | of_a_run.stage_scalars())
     assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
     placeholders = {
         "0_aux/avg_kills": "0_aux/avg_<statistic>",

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so 
 @pytest.fixture(scope="session")
 def pad():
     """A forkserver and a guardian."""
+    forkserver._forkserver._stop()  # one that other tests left running has loaded nothing that workers need
     launch_pad = LaunchPad([str(Path(__file__).parent)])
     yield launch_pad
     launch_pad.kill_everything()
