@@ -113,8 +113,10 @@ def defaults(name: str) -> dict[str, Any]:
         return values | {"encoder": "conv_simple", "encoder_extra_fc_layers": 1, "hidden_size": 128, "obs_scale": 255.0}
     if kind == "truncation":
         return values | {"gamma": 0.9}
-    if kind in ("continuous", "tuple"):
-        return values | {"adaptive_stddev": False}
+    if kind == "continuous":
+        return values | {"adaptive_stddev": False, "initial_stddev": 0.15, "learning_rate": 5e-3}
+    if kind == "tuple":
+        return values | {"adaptive_stddev": False, "initial_stddev": 0.4, "learning_rate": 3e-3}
     return values
 
 

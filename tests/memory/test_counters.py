@@ -57,6 +57,18 @@ def test_laps_add_up_to_the_time_that_passed():
     assert np.flatnonzero(arrays["timers"][1]).tolist() == [Timer.ACTOR_ENV_STEP, Timer.ACTOR_WAIT_POLICY]
 
 
+def test_a_clock_that_starts_anew_forgets_the_time_before_and_counts_no_event_away():
+    arrays = shared()
+    counters = WorkerCounters(arrays, 1)
+    counters.lap(Timer.ACTOR_ENV_STEP)
+    counters.count(Tally.ACTOR_ROLLOUTS, 3)
+    before = time.perf_counter()
+    counters.restart_clock()
+    assert not arrays["timers"].any() and arrays["tallies"][1, Tally.ACTOR_ROLLOUTS] == 3
+    counters.lap(Timer.ACTOR_ENV_STEP)
+    assert 0 < arrays["timers"][1, Timer.ACTOR_ENV_STEP] <= time.perf_counter() - before
+
+
 def test_every_timer_belongs_to_a_kind_of_process_and_has_a_cell():
     arrays = shared()
     assert {timer.name.split("_")[0] for timer in Timer} == {"ACTOR", "POLICY", "LEARNER"}

@@ -113,18 +113,18 @@ def test_a_new_policy_worker_finds_what_its_predecessor_left_open():
     assert split.is_answered()
 
 
-@pytest.mark.parametrize("was_answered", [True, False])
-def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answer_for_its_own(was_answered):
+@pytest.mark.parametrize("num_answered", [0, 1, 2])
+def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answer_for_its_own(num_answered):
     arrays = shared(policies=2)
     policies = [PolicyRequests(arrays, policy, 0, 1) for policy in range(2)]
     SplitRequests(arrays, 0, 0).ask(0, 3)
-    policies[0].answer(policies[0].open())
-    if was_answered:
-        policies[1].answer(policies[1].open())
-    late = policies[1].open()  # a worker that still computes for the dead actor
+    late = [policy.open() for policy in policies]  # workers that still compute for the dead actor
+    for policy, slabs in zip(policies[:num_answered], late, strict=False):
+        policy.answer(slabs)
     successor = SplitRequests(arrays, 0, 0)
     successor.ask(1, 0)
-    policies[1].answer(late)
+    for policy, slabs in zip(policies[num_answered:], late[num_answered:], strict=True):
+        policy.answer(slabs)
     assert not successor.is_answered()
     for policy in policies:
         [[_], [_], [block], [step], [_]] = policy.open()

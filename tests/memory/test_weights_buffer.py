@@ -52,6 +52,15 @@ def test_a_reader_that_was_there_before_the_first_publication_sees_it():
     assert flat.tolist() == [4.0] * 3
 
 
+class CutOff:
+    """Weights whose writer dies when it begins to copy them."""
+
+    size, nbytes = 4, 16
+
+    def __array__(self, dtype=None, copy=None):
+        raise InterruptedError
+
+
 class Overtaken(np.ndarray):
     """A reader's array; while it is written for the first time, the writer publishes again and again."""
 
@@ -63,11 +72,18 @@ class Overtaken(np.ndarray):
         super().__setitem__(key, value)
         publish, self.versions = self.versions, []
         for version in publish:
-            self.weights.publish(np.full(4, version, np.float32), version)
+            if version is CutOff:
+                with pytest.raises(InterruptedError):
+                    self.weights.publish(CutOff(), 99)
+            else:
+                self.weights.publish(np.full(4, version, np.float32), version)
 
 
-@pytest.mark.parametrize(("meanwhile", "expected"), [((), 1), ((2,), 1), ((2, 3), 3), ((2, 3, 4), 4)])
-def test_a_copy_that_was_overwritten_meanwhile_is_repeated(meanwhile, expected):
+@pytest.mark.parametrize(
+    ("meanwhile", "expected"),
+    [((), 1), ((2,), 1), ((CutOff,), 1), ((2, 3), 3), ((2, CutOff), 2), ((2, 3, 4), 4)],
+)
+def test_a_copy_is_repeated_when_its_writer_has_begun_to_overwrite_it(meanwhile, expected):
     weights = WeightsBuffer.create(0)
     weights.publish(np.full(4, 1, np.float32), 1)
     flat = np.zeros(4, np.float32).view(Overtaken).overtake(weights, meanwhile)

@@ -218,11 +218,13 @@ def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once
         played.split.start(rng)
         assert played.requests[0].count() == 1
         assert (played.arrays["fresh"][1, 0, 0, 0] == 1).all()
-        played.play(rollouts=7)
-        return {step for step, _ in played.episodes}
+        played.play(rollouts=13)
+        assert {episode.length_frames for _, episode in played.episodes} == {50}  # seen from their first step
+        return [step for step, _ in played.episodes]
 
-    assert len(started(np.random.default_rng(0))) > 3
-    assert started(None) == {49}
+    apart = started(np.random.default_rng(0))
+    assert len(apart) == 16 and len(set(apart)) > 3 and max(apart) <= 99
+    assert started(None) == [49] * 16 + [99] * 16
 
 
 def test_a_new_split_without_a_free_block_is_an_error():

@@ -74,3 +74,14 @@ def test_long_sums_of_small_rewards_lose_nothing():
         stats.add(step([0.1]), {}, policies(0))
     [episode] = stats.add(step([0.0], terminated=1), {}, policies(0))
     assert episode.episode_return == pytest.approx(3_000 * float(np.float32(0.1)), rel=1e-9)
+
+
+def test_an_episode_whose_beginning_was_not_seen_is_not_told():
+    stats = EpisodeStats(2)
+    stats.begin_in_the_middle()
+    assert stats.add(step([1.0, 5.0], terminated=[1, 0]), {0: {"episode_extra_stats": {"a": 1}}}, policies(0, 0)) == []
+    [first] = stats.add(step([2.0, 5.0], terminated=[1, 0]), {}, policies(0, 0))
+    assert (first.episode_return, first.length_frames, first.extra) == (2.0, 1, {})
+    assert stats.add(step([1.0, 5.0], terminated=[0, 1]), {}, policies(0, 0)) == []
+    ended = stats.add(step([1.0, 6.0], terminated=[1, 1]), {}, policies(0, 0))
+    assert [(episode.episode_return, episode.length_frames) for episode in ended] == [(2.0, 2), (6.0, 1)]

@@ -1,0 +1,153 @@
+"""Does it learn? Runs tasks from the command line, seed after seed, until each has reached its bar or its frames.
+
+    python -m benchmarks.learning --tasks=cartpole,pendulum --seeds=3 --out=learning.json
+
+Every run is a whole `train_appo.py` with no option but the environment, unless the task's row says more, and it is
+stopped as soon as the mean return of its last 100 episodes is at the bar. The table shows, per task, how many seeds
+reached it, the frames and the seconds at which they did, and the bar's limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+POLL_S = 0.25
+
+
+class Task(NamedTuple):
+    """One row of the table of learning bars."""
+
+    env: str
+    bar: float  # mean return of the last 100 episodes
+    frames: int  # within which
+    seconds: float = float("inf")
+    options: tuple[str, ...] = ()
+    must_fail: bool = False  # the bar is out of reach by design: reaching it would prove the task wrong
+
+
+TASKS = {
+    "identity": Task("synthetic_identity", 18.0, 50_000),
+    "bandit": Task("synthetic_bandit", 13.5, 50_000),
+    "masked": Task("synthetic_masked", 18.0, 50_000),
+    "tuple": Task("synthetic_tuple", 18.0, 50_000),
+    "dict": Task("synthetic_dict", 18.0, 50_000),
+    "image": Task("synthetic_image", 18.0, 50_000),
+    # Untrained, an episode costs about 27; nine tenths of the way to the optimum, 0.
+    "continuous": Task("synthetic_continuous", -2.7, 50_000),
+    "memory": Task("synthetic_memory", 0.9, 50_000),
+    "cartpole": Task("CartPole-v1", 475.0, 500_000, 40.0),
+    "cartpole_gru": Task("classic_cartpole_no_velocity", 450.0, 1_000_000),
+    "cartpole_blind": Task(
+        "classic_cartpole_no_velocity", 450.0, 1_000_000, options=("--use_rnn=False",), must_fail=True
+    ),
+    "acrobot": Task("Acrobot-v1", -100.0, 1_000_000),
+    "lunarlander": Task("LunarLander-v3", 200.0, 2_000_000),
+    "pendulum": Task("Pendulum-v1", -250.0, 1_000_000),
+    "doorkey": Task("MiniGrid-DoorKey-5x5-v0", 0.93, 500_000),
+    "inverted_pendulum": Task("InvertedPendulum-v5", 950.0, 1_000_000),
+    "halfcheetah": Task("HalfCheetah-v5", 1500.0, 1_000_000),
+    "doom_basic": Task("doom_basic", 80.0, 540_000),
+}
+
+
+class Outcome(NamedTuple):
+    """How one run went."""
+
+    task: str
+    seed: int
+    reached: bool
+    frames: int
+    seconds: float  # from the command to the bar, start-up included
+    best: float
+    exit_code: int
+
+
+def run(name: str, seed: int, train_dir: Path) -> Outcome:
+    """Train once, until the bar or the end of the frames."""
+    task = TASKS[name]
+    experiment = f"{name}_{seed}"
+    command = [sys.executable, "train_appo.py", f"--env={task.env}", f"--experiment={experiment}", "--device=cpu"]
+    command += [f"--train_dir={train_dir}", f"--seed={seed}", f"--train_for_env_steps={task.frames}", *task.options]
+    began = time.monotonic()
+    with (train_dir / f"{experiment}.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    best, frames, seconds, reached = float("-inf"), 0, 0.0, False
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        status = _status(train_dir / experiment / "status.json")
+        if not status:
+            continue
+        policy = status["policies"][0]
+        frames, seconds = status["env_frames"], time.monotonic() - began
+        if policy["episodes"] >= 100 and policy["avg_reward"] is not None:
+            best = max(best, policy["avg_reward"])
+        if best >= task.bar:
+            reached = frames <= task.frames and seconds <= task.seconds
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            break
+    return Outcome(name, seed, reached, frames, seconds, best, process.returncode)
+
+
+def _status(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    status: dict[str, Any] = json.loads(path.read_text())
+    return status
+
+
+def summarise(name: str, outcomes: list[Outcome]) -> list[str]:
+    """The cells of one row."""
+    task = TASKS[name]
+    reached = [outcome for outcome in outcomes if outcome.reached]
+    limit = f"{task.frames / 1000:.0f}k" + (f", {task.seconds:.0f} s" if task.seconds < float("inf") else "")
+    frames = (
+        f"{statistics.median(o.frames for o in outcomes) / 1000:.0f}k (max {max(o.frames for o in outcomes) // 1000}k)"
+    )
+    seconds = f"{statistics.median(o.seconds for o in outcomes):.0f} (max {max(o.seconds for o in outcomes):.0f})"
+    best = f"{min(o.best for o in outcomes):.4g} .. {max(o.best for o in outcomes):.4g}"
+    goal = f"{task.bar:g} in {limit}" + (" must fail" if task.must_fail else "")
+    return [task.env, " ".join(task.options), goal, f"{len(reached)} of {len(outcomes)}", frames, seconds, best]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run, print the table, write the JSON; 1 when a bar was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="all", help=f"comma separated, or all: {', '.join(TASKS)}")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per task, seeds 1, 2, ...")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for the outcomes")
+    chosen = parser.parse_args(argv)
+    names = list(TASKS) if chosen.tasks == "all" else chosen.tasks.split(",")
+    if unknown := [name for name in names if name not in TASKS]:
+        parser.error(f"unknown tasks {', '.join(unknown)}; there are {', '.join(TASKS)}")
+    console, outcomes = Console(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            for seed in range(1, chosen.seeds + 1):
+                outcomes.append(run(name, seed, Path(folder)))
+                console.print(str(outcomes[-1]), soft_wrap=True, highlight=False)
+    table = Table("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
+    for name in names:
+        table.add_row(*summarise(name, [outcome for outcome in outcomes if outcome.task == name]))
+    console.print(table)
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
+    return int(any(outcome.reached == TASKS[outcome.task].must_fail for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

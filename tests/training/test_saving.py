@@ -1,0 +1,158 @@
+"""When which checkpoint is asked for, what is in it, and what happens when none reaches the disk."""
+
+import logging
+import math
+
+import pytest
+
+from algorithms.messages import CheckpointFailed, CheckpointSaved
+from algorithms.training import saving as module
+from algorithms.training.config import RunConfig
+from algorithms.training.saving import Saver
+from tests.training.training_cases import Clock, episode, restored, small_statistics
+
+
+class Case:
+    """A saver whose learners write down what they are asked for."""
+
+    def __init__(self, clock, policies=1, **options):
+        self.clock, self.sent, self.is_gone = clock, [], set()
+        self.statistics = small_statistics(policies=policies)
+        values = {"save_every_sec": 100.0, "save_best_every_sec": 5.0, "save_best_after": 1000}
+        self.saver = Saver(RunConfig(**(values | options)), self.statistics, self.send)
+
+    def send(self, policy, command):
+        if policy in self.is_gone:
+            return False
+        self.sent.append((policy, command))
+        return True
+
+    def wait(self, seconds):
+        """Let time pass, looking ten times a second; the kinds asked for, with the seconds at which they were."""
+        asked, start = [], self.clock.now
+        for tenth in range(1, round(seconds * 10) + 1):
+            self.clock.now = start + tenth / 10
+            before = len(self.sent)
+            self.saver.maybe_save()
+            asked += [(round(tenth / 10), policy, command.kind) for policy, command in self.sent[before:]]
+        return asked
+
+    def play(self, *values, policy=0, frames=5000, **extra):
+        self.statistics.arrays["env_frames"][0, policy] += frames
+        for value in values:
+            self.statistics.add(episode(policy, value, **extra))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_every_policy_is_saved_at_its_interval(clock):
+    case = Case(clock, policies=2)
+    assert case.wait(250.0) == [(t, policy, "latest") for t in (100, 200) for policy in (0, 1)]
+
+
+def test_milestones_are_saved_only_when_asked_for(clock):
+    assert {kind for _, _, kind in Case(clock).wait(500.0)} == {"latest"}
+    case = Case(clock, save_milestones_sec=30.0)
+    assert [t for t, _, kind in case.wait(100.0) if kind == "milestone"] == [30, 60, 90]
+
+
+def test_the_best_policy_is_saved_when_it_became_better(clock):
+    case = Case(clock, save_every_sec=1e9)
+    assert case.wait(6.0) == []
+    case.play(1.0, 2.0)
+    assert case.wait(6.0) == []  # an average over two of three episodes is luck
+    case.play(3.0)
+    assert [kind for _, _, kind in case.wait(6.0)] == ["best"]
+    assert case.sent[-1][1].metric == case.saver.best[0] == 2.0
+    assert case.wait(20.0) == []  # the same is not better
+    case.play(0.0)
+    assert case.wait(6.0) == []
+    case.play(9.0, 9.0)
+    assert len(case.wait(6.0)) == 1 and case.saver.best == [6.0]
+
+
+def test_there_is_no_best_before_enough_frames(clock):
+    case = Case(clock, save_every_sec=1e9)
+    case.play(1.0, 2.0, 3.0, frames=999)
+    assert case.wait(6.0) == []
+    case.play(frames=1)
+    assert len(case.wait(6.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("reward", 2.0), ("true_reward", 20.0), ("len", 10.0), ("kills", 5.0), ("unheard_of", None)],
+)
+def test_any_average_may_decide_what_is_best(clock, metric, expected):
+    case = Case(clock, save_every_sec=1e9, save_best_metric=metric)
+    case.play(2.0, 2.0, 2.0, true=20.0, kills=5.0)
+    case.wait(6.0)
+    assert [command.metric for _, command in case.sent] == ([] if expected is None else [expected])
+
+
+def test_each_policy_has_its_own_best(clock):
+    case = Case(clock, policies=2, save_every_sec=1e9)
+    case.play(1.0, 1.0, 1.0, policy=1)
+    case.wait(6.0)
+    case.play(5.0, 5.0, 5.0, policy=0)
+    case.wait(6.0)
+    assert [(policy, command.metric) for policy, command in case.sent] == [(1, 1.0), (0, 5.0)]
+    assert case.saver.best == [5.0, 1.0]
+
+
+def test_a_command_holds_what_the_driver_knows(clock):
+    case = Case(clock, policies=2)
+    case.saver.extra_state = lambda: {"population": [1, 2]}
+    case.play(4.0, policy=1, frames=77)
+    case.saver.save_all("latest")
+    [(_, first), (policy, command)] = case.sent
+    assert policy == 1 and command.kind == "latest" and math.isnan(command.metric)
+    assert command.env_frames == command.run_state["env_frames"] == 77
+    assert command.run_state["episodes"]["returns"] == [4.0] and command.run_state["population"] == [1, 2]
+    assert command.run_state["best"] == -math.inf
+    assert first.request != command.request
+
+
+def test_it_waits_for_what_was_asked_for_and_not_for_learners_that_are_gone(clock):
+    case = Case(clock, policies=3)
+    case.is_gone.add(2)
+    assert not case.saver.is_waiting
+    case.saver.save_all("latest")
+    requests = [command.request for _, command in case.sent]
+    assert case.saver.is_waiting and len(requests) == 2
+    case.saver.note(CheckpointSaved(0, "latest", "a.pth", requests[0]))
+    assert case.saver.is_waiting
+    case.saver.note(CheckpointFailed(1, "latest", "disk full", requests[1]))
+    assert not case.saver.is_waiting and case.saver.failures == 1
+
+
+def test_failures_are_told_once_a_minute_with_their_number(clock, caplog):
+    case = Case(clock)
+    with caplog.at_level(logging.WARNING):
+        for second in range(150):
+            case.saver.note(CheckpointFailed(0, "latest", f"disk full at {second}", second))
+            clock.now += 1.0
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "disk full at 0 (1 failures so far)",
+        "disk full at 60 (61 failures so far)",
+        "disk full at 120 (121 failures so far)",
+    ]
+
+
+def test_a_resumed_run_knows_what_was_best(clock):
+    case = Case(clock, policies=2, save_every_sec=1e9)
+    state = case.statistics.run_state(0) | {"best": 3.0}
+    case.statistics.add(restored(0, **state))
+    case.statistics.add(restored(1))
+    case.saver.restore()
+    assert case.saver.best == [3.0, -math.inf]
+    case.play(2.0, 2.0, 2.0)
+    assert case.wait(6.0) == []
+    case.play(4.0, 4.0, 4.0)
+    assert len(case.wait(6.0)) == 1

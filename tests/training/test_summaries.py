@@ -1,0 +1,208 @@
+"""Where a run's numbers go: the same ones into TensorBoard and metrics.jsonl, and the run as it stands."""
+
+import itertools
+import json
+import math
+import warnings
+
+import pytest
+
+from algorithms.config import resolve
+from algorithms.training import statistics as statistics_module
+from algorithms.training import summaries as module
+from algorithms.training.experiment import Experiment
+from algorithms.training.summaries import Budget, EventFiles, Summaries, status, status_line
+from tests.training.training_cases import Clock, episode, small_statistics, training
+from utils.files import read_json_lines
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of libraries that TensorBoard's reader loads
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for each in (module, statistics_module):
+        monkeypatch.setattr(each, "time", made)
+    return made
+
+
+class Run:
+    """Summaries of a run with two policies that is told about its events by the test."""
+
+    def __init__(self, folder, policies=2, every_s=20.0):
+        options = [f"--train_dir={folder}", "--experiment=first", f"--num_policies={policies}"]
+        self.experiment = Experiment.open(resolve(["--env=CartPole-v1", *options]), ["train_appo.py"])
+        self.statistics = small_statistics(policies=policies)
+        self.budget = Budget(10_000, 500.0)
+        events = EventFiles([self.experiment.summary_dir(policy) for policy in range(policies)])
+        self.summaries = Summaries(self.statistics, self.budget, self.experiment, events, every_s)
+
+    def lines(self):
+        return list(read_json_lines(self.experiment.metrics_file))
+
+    def status(self):
+        return json.loads(self.experiment.status_file.read_text())
+
+    def events(self, policy):
+        """Tag -> [(x, value)] as TensorBoard reads it."""
+        accumulator = EventAccumulator(str(self.experiment.summary_dir(policy)), size_guidance={"scalars": 0})
+        accumulator.Reload()
+        tags = accumulator.Tags()["scalars"]
+        return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+
+@pytest.fixture
+def run(tmp_path, clock):
+    made = Run(tmp_path)
+    yield made
+    made.experiment.close()
+
+
+def test_nothing_is_written_before_there_is_something_to_say(run, clock):
+    for _ in range(100):
+        run.summaries.maybe_write()
+        clock.now += 1.0
+    assert run.lines() == []
+    assert run.status()["policies"][0]["avg_reward"] is None
+
+
+def test_the_first_point_comes_with_the_first_episodes_of_a_policy(run, clock):
+    run.statistics.add(training(0, loss=1.0))
+    run.summaries.maybe_write()
+    clock.now += 0.1
+    run.statistics.add(episode(0, 3.0))
+    run.summaries.maybe_write()
+    clock.now += 0.1
+    run.statistics.add(episode(0, 4.0))
+    run.summaries.maybe_write()  # neither the first episodes nor due
+    clock.now += 0.1
+    run.statistics.add(episode(1, 7.0))
+    run.summaries.maybe_write()
+    seen = [(line["policy"], line.get("0_aux/avg_reward")) for line in run.lines()]
+    assert seen == [(0, None), (1, None), (0, 3.0), (1, None), (0, 3.5), (1, 7.0)]
+
+
+def test_points_come_at_their_interval_and_status_every_second(run, clock):
+    run.statistics.add(training(0, loss=1.0))
+    times, statuses = [], 0
+    for _ in range(1000):
+        before = run.experiment.status_file.stat().st_mtime_ns if run.experiment.status_file.exists() else 0
+        run.summaries.maybe_write()
+        statuses += run.experiment.status_file.stat().st_mtime_ns != before
+        times = [line["time"] for line in run.lines() if line["policy"] == 0] if len(times) < 3 else times
+        clock.now += 0.1
+    times = [line["time"] for line in run.lines() if line["policy"] == 0]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert len(times) == 5 and gaps == pytest.approx([20.0] * 4, abs=0.15)
+    assert 85 <= statuses <= 101
+
+
+def test_tensorboard_and_metrics_jsonl_hold_the_same_numbers_over_the_frames_of_each_policy(run, clock):
+    for point in range(3):
+        run.statistics.arrays["env_frames"][...] += [[100, 10], [200, 20]]
+        run.statistics.add(episode(0, 1.0 + point, kills=point))
+        run.statistics.add(episode(1, -5.0))
+        run.statistics.add(training(0, loss=0.5 * point, entropy=math.nan, version_diff_avg=1.0))
+        run.summaries.write_point()
+        clock.now += 10.0
+    clock.now += 1.0
+    run.summaries.close()
+    lines = run.lines()
+    assert len(lines) == 2 * 4  # three points and the last one
+    for policy, frames in enumerate([[300, 600, 900, 900], [30, 60, 90, 90]]):
+        of_policy = [line for line in lines if line["policy"] == policy]
+        assert [line["env_frames"] for line in of_policy] == frames
+        scalars = [{tag: value for tag, value in line.items() if "/" in tag} for line in of_policy]
+        events = run.events(policy)
+        assert set(events) == set().union(*scalars)
+        for tag, points in events.items():
+            expected = [(x, line[tag]) for x, line in zip(frames, scalars, strict=True) if tag in line]
+            assert [x for x, _ in points] == [x for x, _ in expected]
+            assert [value for _, value in points] == pytest.approx([value for _, value in expected], rel=1e-5)
+    first = run.events(0)
+    assert [value for _, value in first["0_aux/avg_reward"]] == [1.0, 1.5, 2.0, 2.0]
+    assert {"0_aux/_fps", "0_aux/avg_kills", "0_aux/policy_lag_avg", "train/loss", "stats/actor_env_step"} <= set(first)
+    assert "train/entropy" not in first and "train/entropy" not in lines[0]  # not a number
+    assert "train/loss" not in run.events(1)
+    assert all("NaN" not in text for text in run.experiment.metrics_file.read_text().splitlines())
+
+
+def test_status_json_says_how_the_run_stands(run, clock):
+    run.statistics.arrays["env_frames"][...] = [[1000, 0], [1500, 0]]
+    run.statistics.arrays["train_steps"][...] = [12, 0]
+    run.statistics.add(episode(0, 4.0, true=8.0))
+    run.statistics.add(training(0, version_diff_avg=2.5))
+    clock.now += 50.0
+    run.summaries.write_status("training")
+    told = run.status()
+    assert told["state"] == "training" and told["time"] == clock.time()
+    assert (told["env_frames"], told["train_seconds"], told["budget_spent"]) == (2500, 50.0, 0.25)
+    assert told["fps"] == {"10": 0.0, "60": 0.0, "300": 0.0} and told["seconds_left"] == 450.0
+    assert told["policies"] == [
+        {
+            "env_frames": 2500,
+            "train_steps": 12,
+            "episodes": 1,
+            "avg_reward": 4.0,
+            "avg_true_reward": 8.0,
+            "policy_lag": 2.5,
+        },
+        {
+            "env_frames": 0,
+            "train_steps": 0,
+            "episodes": 0,
+            "avg_reward": None,
+            "avg_true_reward": None,
+            "policy_lag": None,
+        },
+    ]
+
+
+def test_closing_writes_a_last_point(run, clock):
+    run.statistics.add(episode(1, 2.0))
+    clock.now += 1.0
+    run.summaries.close()
+    assert [line.get("0_aux/avg_reward") for line in run.lines()] == [None, 2.0]
+    assert run.events(1)["0_aux/avg_reward"] == [(0, 2.0)]
+
+
+def moving(clock, budget, frames_per_s=100, seconds=50):
+    statistics = small_statistics()
+    for _ in range(seconds):
+        statistics.tick()
+        clock.now += 1.0
+        statistics.arrays["env_frames"][0, 0] += frames_per_s
+    statistics.tick()
+    return statistics, budget
+
+
+def test_a_budget_is_spent_by_frames_or_seconds_whichever_comes_first(clock):
+    statistics, budget = moving(clock, Budget(10_000, 1000.0))
+    assert budget.spent(statistics) == 0.5 and budget.seconds_left(statistics) == pytest.approx(50.0)
+    assert Budget(10_000, 60.0).spent(statistics) == pytest.approx(50 / 60)
+    assert Budget(10_000, 60.0).seconds_left(statistics) == pytest.approx(10.0)
+    assert Budget(5_000, 1000.0).spent(statistics) == 1.0
+    assert Budget(5_000, 1000.0).reason(statistics) == "reached train_for_env_steps=5000"
+    assert Budget(10_000, 50.0).reason(statistics) == "reached train_for_seconds=50"
+
+
+@pytest.mark.parametrize("budget", [Budget(0, 100.0), Budget(100, 0.0)])
+def test_a_budget_of_nothing_is_spent_from_the_start(clock, budget):
+    assert budget.spent(small_statistics()) >= 1.0
+
+
+def test_nobody_knows_how_long_a_run_that_does_not_move_will_take(clock):
+    assert Budget(100, math.inf).seconds_left(small_statistics()) == math.inf
+    assert status(small_statistics(), Budget(100, math.inf))["seconds_left"] is None
+
+
+def test_the_line_on_the_terminal_is_short_and_complete(clock):
+    statistics, budget = moving(clock, Budget(1_000_000, 1e9), frames_per_s=12_345)
+    assert "reward -  lag -" in status_line(statistics, budget)
+    statistics.add(episode(0, 3.14159))
+    statistics.add(training(0, version_diff_avg=1.26))
+    line = status_line(statistics, budget)
+    assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3  left 0:00:31"

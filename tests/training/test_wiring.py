@@ -1,0 +1,167 @@
+"""From a configuration to memory, doorbells and recipes: sizes that fit, places that nobody shares."""
+
+import dataclasses
+
+import pytest
+
+from algorithms.config import resolve
+from algorithms.memory import layout
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.training import wiring
+from algorithms.training.experiment import Experiment
+from algorithms.training.wiring import Seeds, check_memory, num_blocks, recipes, sizes_of, wire
+from envs.registry import probe
+from utils.options import ConfigError
+
+
+def config_of(tmp_path, *options, env="CartPole-v1"):
+    return resolve([f"--env={env}", f"--train_dir={tmp_path}", "--device=cpu", "--seed=1", *options]).config
+
+
+@pytest.mark.parametrize(
+    ("options", "trajectories", "blocks"),
+    [
+        # One block is being filled; the others hold as many batches as may wait, two per iteration unless said.
+        (["--batch_size=1024", "--rollout=32"], 64, 2),  # 2 * 1024 / 32 = 64 columns: one block of every split
+        (["--batch_size=1024", "--rollout=32"], 65, 2),
+        (["--batch_size=1024", "--rollout=32"], 63, 3),
+        (["--batch_size=1024", "--rollout=32"], 8, 9),
+        (["--batch_size=1024", "--rollout=32"], 10_000, 2),
+        (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 64, 4),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 32, 2),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 11),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=0"], 8, 1),
+        (["--batch_size=64", "--rollout=32", "--async_rl=False"], 8, 1),
+    ],
+)
+def test_there_are_as_many_blocks_as_batches_may_wait(tmp_path, options, trajectories, blocks):
+    options = ["--num_batches_per_iteration=1", "--num_envs_per_worker=64", "--num_workers=1", *options]
+    assert num_blocks(config_of(tmp_path, *options), trajectories) == blocks
+
+
+def test_sizes_follow_from_the_options_and_the_environment(tmp_path):
+    options = ["--num_workers=3", "--num_envs_per_worker=8", "--worker_num_splits=4", "--num_policies=2"]
+    learning = ["--rollout=16", "--batch_size=256", "--recurrence=4", "--with_vtrace=False"]
+    model = ["--use_rnn=True", "--hidden_size=24", "--rnn_type=lstm", "--policy_workers_per_policy=2"]
+    config = config_of(tmp_path, *options, *learning, *model, "--synthetic_num_agents=5", env="synthetic_multi")
+    spec = probe("synthetic_multi", config.family)
+    sizes = sizes_of(config, spec)
+    assert (sizes.actors, sizes.splits, sizes.rows, sizes.policies) == (3, 4, 2 * 5, 2)
+    assert (sizes.rollout, sizes.recurrence, sizes.processes) == (16, 4, 3 + 2 * 2 + 2)
+    assert sizes.state_size == build_actor_critic(config.model, spec).state_size == 48
+    assert sizes.trajectories == 3 * 8 * 5
+    assert sizes.blocks == num_blocks(config, sizes.trajectories)
+    assert sizes_of(config_of(tmp_path, "--rollout=8", "--batch_size=64"), probe("CartPole-v1")).recurrence == 8
+
+
+def test_what_is_wired_fits_the_sizes(tmp_path):
+    config = config_of(tmp_path, "--num_workers=3", "--num_policies=2", "--policy_workers_per_policy=2")
+    sizes = sizes_of(config, probe("CartPole-v1"))
+    wires = wire(config, sizes)
+    assert wires.arrays.segment.size == layout.total_bytes(sizes)
+    assert len(wires.weights) == len(wires.bells.learners) == len(wires.bells.policy_workers) == 2
+    assert [len(workers) for workers in wires.bells.policy_workers] == [2, 2]
+    assert len(wires.bells.actors) == 3
+    bells = [*wires.bells.actors, *wires.bells.learners, *wires.bells.policy_workers[0], *wires.bells.policy_workers[1]]
+    assert len({bell._read for bell in bells}) == len(bells) == 9
+    assert wires.handle().sizes == sizes
+    for bell in bells:
+        bell.close()
+
+
+@pytest.fixture
+def all_recipes(tmp_path):
+    options = ["--num_workers=3", "--num_policies=2", "--policy_workers_per_policy=2", "--experiment=first"]
+    resolved = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", "--seed=1", *options])
+    experiment = Experiment.open(resolved, ["train_appo.py"])
+    spec = probe("CartPole-v1")
+    seeds = Seeds(1, 0)
+    yield recipes(resolved.config, spec, "cpu", experiment, seeds), sizes_of(resolved.config, spec), experiment
+    experiment.close()
+
+
+def test_every_process_has_a_place_and_a_name_of_its_own_learners_first(all_recipes):
+    workers, sizes, _ = all_recipes
+    assert sorted(worker.process for worker in workers) == list(range(sizes.processes))
+    assert [(worker.name, worker.process) for worker in workers] == [
+        ("learner-0", 7),
+        ("learner-1", 8),
+        ("policy-0-0", 3),
+        ("policy-0-1", 4),
+        ("policy-1-0", 5),
+        ("policy-1-1", 6),
+        ("actor-00", 0),
+        ("actor-01", 1),
+        ("actor-02", 2),
+    ]
+    kinds = {worker.name.partition("-")[0]: worker.worker_type.partition(":")[2] for worker in workers}
+    assert kinds == {"learner": "LearnerWorker", "policy": "PolicyWorker", "actor": "ActorWorker"}
+
+
+def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):
+    workers, _, experiment = all_recipes
+    jobs = {worker.name: worker.job for worker in workers}
+    assert [jobs[f"learner-{p}"].checkpoint_dir for p in (0, 1)] == [experiment.checkpoint_dir(p) for p in (0, 1)]
+    assert [jobs[f"learner-{p}"].policy for p in (0, 1)] == [0, 1]
+    places = [(job.policy, job.index, job.num_workers) for name, job in jobs.items() if name.startswith("policy")]
+    assert places == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
+    assert [(jobs[f"actor-0{i}"].index, jobs[f"actor-0{i}"].num_actors) for i in range(3)] == [(0, 3), (1, 3), (2, 3)]
+    seeds = [job.seed for job in jobs.values() if hasattr(job, "seed")]
+    assert len(set(seeds)) == len(seeds) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "holds"),
+    [([], False), (["--async_rl=False"], True), (["--num_minibatches_to_accumulate=0"], True)],
+)
+def test_blocks_are_held_where_actors_wait_for_what_was_learned(tmp_path, options, holds):
+    small = ["--batch_size=64", "--rollout=32", "--num_envs_per_worker=8", "--experiment=first"]
+    resolved = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", *small, *options])
+    experiment = Experiment.open(resolved, ["train_appo.py"])
+    job = wiring.learner_job(resolved.config, probe("CartPole-v1"), 0, "cpu", experiment, Seeds(1, 0))
+    experiment.close()
+    assert job.hold_blocks == holds
+    assert job.trajectories == 2 * resolved.config.learning.num_batches_per_iteration
+
+
+def test_seeds_follow_from_the_run_and_from_nothing_else():
+    def drawn(seed, starts):
+        seeds = Seeds(seed, starts)
+        places = [("env",), ("assignment",), ("learner", 0), ("learner", 1), ("policy_worker", 0, 0)]
+        return [seeds.of(*place) for place in places]
+
+    first = drawn(3, 0)
+    assert first == drawn(3, 0)
+    others = [*first, *drawn(4, 0), *drawn(3, 1)]
+    assert len(set(others)) == len(others) == 15
+    assert all(0 <= seed < 2**63 for seed in others)  # torch and numpy take them
+
+
+def test_a_run_that_does_not_fit_is_refused_with_its_sizes_and_what_to_lower(tmp_path, monkeypatch):
+    config = config_of(tmp_path, "--num_workers=2", "--num_envs_per_worker=4")
+    sizes = sizes_of(config, probe("CartPole-v1"))
+    check_memory(config, sizes)
+    monkeypatch.setattr(wiring, "available_memory", lambda: 100e6)
+    with pytest.raises(ConfigError) as caught:
+        check_memory(config, sizes)
+    message = str(caught.value)
+    assert "and 100 MB are available" in message and "MB of rollouts" in message and "MB of processes" in message
+    options = message.partition("lower ")[2].replace(" or ", ", ").split(", ")
+    names = {field.name for room in (config.sampling, config.learning) for field in dataclasses.fields(room)}
+    assert len(options) == 6 and set(options) <= names
+
+
+def test_what_is_needed_counts_rollouts_batches_and_processes(tmp_path, monkeypatch):
+    config = config_of(tmp_path, "--num_workers=2", "--num_envs_per_worker=64", "--rollout=32", "--batch_size=8192")
+    sizes = sizes_of(config, probe("CartPole-v1"))
+    monkeypatch.setattr(wiring, "available_memory", lambda: 0)
+    with pytest.raises(ConfigError, match="this run needs about") as caught:
+        check_memory(config, sizes)
+    numbers = [int(word) for word in str(caught.value).replace("(", " ").split() if word.isdigit()]
+    needed, rollouts, batches, processes, _ = numbers
+    assert needed == pytest.approx(rollouts + batches + processes, abs=2)
+    assert rollouts == round(layout.total_bytes(sizes) / 1e6)
+    assert processes > 2 * 300
+    block_bytes = sum(spec.nbytes for spec in layout.block_arrays(sizes))
+    columns = 2 * config.learning.num_batches_per_iteration * 8192 // 32  # two batches, one of them ahead
+    assert batches == pytest.approx(columns * block_bytes / (sizes.trajectories * sizes.blocks) / 1e6, abs=1)

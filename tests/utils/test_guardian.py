@@ -1,0 +1,100 @@
+"""The guardian: takes a whole process group down when its parent is gone, however it went, and not a moment earlier."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from utils import guardian
+
+# Starts the guardian and two children in its group, one of which has a child itself; prints their process ids.
+PARENT = """
+import os, subprocess, sys, time
+guardian = subprocess.Popen([sys.executable, "-I", "-S", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+group = int(guardian.stdout.readline())
+sleep = "import time; time.sleep(1000)"
+parent = "import subprocess, sys, time; words = [sys.executable, '-c', sys.argv[1]]; "
+parent += "print(subprocess.Popen(words).pid, flush=True); time.sleep(1000)"
+child = subprocess.Popen([sys.executable, "-c", parent, sleep], process_group=group, stdout=subprocess.PIPE)
+grandchild = int(child.stdout.readline())
+print(group, guardian.pid, child.pid, grandchild, flush=True)
+if sys.argv[2] == "raises":
+    sys.stdin.readline()
+    raise SystemExit(3)
+if sys.argv[2] == "lets go":
+    sys.stdin.readline()
+    guardian.stdin.close()
+time.sleep(1000)
+"""
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def make_parent():
+    started, pids = [], []
+
+    def make(how):
+        command = [sys.executable, "-c", PARENT, guardian.__file__, how]
+        parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        started.append(parent)
+        group, *family = [int(word) for word in parent.stdout.readline().split()]
+        pids.extend(family)
+        return parent, group, family
+
+    yield make
+    for parent in started:
+        parent.kill()
+        parent.communicate()
+    for pid in filter(is_alive, pids):
+        os.kill(pid, signal.SIGKILL)
+
+
+def seconds_until_gone(pids):
+    began = time.monotonic()
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() - began < 30.0
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_when_its_parent_is_killed_the_whole_group_is_gone_within_two_seconds(make_parent, number):
+    parent, group, family = make_parent("is killed")
+    assert all(is_alive(pid) and os.getpgid(pid) == group == family[0] for pid in family)
+    assert os.getpgid(parent.pid) != group
+    parent.send_signal(number)
+    assert seconds_until_gone(family) < 2.0
+
+
+def test_when_its_parent_ends_by_itself_the_group_goes_too(make_parent):
+    parent, _, family = make_parent("raises")
+    parent.stdin.write(b"go\n")
+    parent.stdin.flush()
+    assert parent.wait(30.0) == 3
+    assert seconds_until_gone(family) < 2.0
+
+
+def test_when_its_parent_lets_go_the_group_ends_and_the_parent_lives(make_parent):
+    parent, _, family = make_parent("lets go")
+    parent.stdin.write(b"go\n")
+    parent.stdin.flush()
+    assert seconds_until_gone(family) < 2.0
+    assert parent.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_meant_for_the_parent_do_not_end_it(make_parent, number):
+    _, group, family = make_parent("is killed")
+    os.kill(group, number)
+    time.sleep(0.1)
+    assert all(is_alive(pid) for pid in family)

@@ -1,0 +1,173 @@
+"""What a process asks of its system, each in a process of its own, since it cannot be taken back."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from utils import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+SLEEP = "import time; time.sleep(1000)"
+
+
+@pytest.fixture
+def start():
+    """Run Python code that prints a line and goes on living."""
+    started = []
+
+    def run(code, *words):
+        code = f"import os, subprocess, sys, time\nfrom utils import processes\n{code}"
+        command = [sys.executable, "-c", code, *words]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        started.append(child)
+        return child, child.stdout.readline().split()
+
+    yield run
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_title_is_what_the_system_shows(start):
+    child, _ = start('processes.set_title("appo actor-07"); print("done", flush=True); time.sleep(1000)')
+    assert Path(f"/proc/{child.pid}/cmdline").read_text().rstrip("\0") == "appo actor-07"
+    assert Path(f"/proc/{child.pid}/comm").read_text() == "appo actor-07\n"
+
+
+DIES = """
+code = "import os, sys, time; from utils import processes; processes.die_with_parent(int(sys.argv[1])); "
+code += "print(os.getpid(), flush=True); time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
+time.sleep(1000)
+"""
+
+
+def test_who_dies_with_its_parent_is_gone_when_the_parent_is_killed(start):
+    child, [pid] = start(DIES)
+    assert is_alive(int(pid))
+    child.kill()
+    child.wait()
+    wait_until(lambda: not is_alive(int(pid)))
+
+
+def test_who_comes_too_late_to_die_with_its_parent_ends_at_once(start):
+    child, words = start("processes.die_with_parent(1); print('alive', flush=True)")
+    assert words == [] and child.wait(30.0) == 1
+
+
+def test_a_group_is_joined(start):
+    leader, _ = start("os.setpgid(0, 0); print('leads', flush=True); time.sleep(1000)")
+    joins = "processes.join_group(int(sys.argv[1])); print('joined', flush=True); time.sleep(1000)"
+    member, _ = start(joins, str(leader.pid))
+    assert os.getpgid(member.pid) == leader.pid != os.getpgid(0)
+
+
+def test_output_of_a_process_and_of_its_children_goes_to_the_end_of_a_file(start, tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text("before\n")
+    code = """
+import pathlib
+print("to the terminal", flush=True)
+print("kept back, then to the terminal")
+processes.redirect_output(pathlib.Path(sys.argv[1]))
+print("printed", flush=True)
+os.write(2, b"written\\n")
+subprocess.run(["sh", "-c", "echo by a child"])
+"""
+    child, words = start(code, str(path))
+    assert " ".join(words) == "to the terminal"
+    assert child.stdout.read() == "kept back, then to the terminal\n"
+    assert child.wait(30.0) == 0
+    assert path.read_text() == "before\nprinted\nwritten\nby a child\n"
+
+
+def test_a_process_is_pinned_to_its_cores(start):
+    cores = processes.usable_cores()
+    assert set(cores) == os.sched_getaffinity(0) and cores == sorted(cores)
+    code = "processes.pin_to_cores([int(sys.argv[1])]); print(*os.sched_getaffinity(0), flush=True)"
+    assert start(code, str(cores[-1]))[1] == [str(cores[-1])]
+    everywhere = start("processes.pin_to_cores([]); print(*sorted(os.sched_getaffinity(0)), flush=True)")[1]
+    assert everywhere == [str(core) for core in cores]
+
+
+def test_niceness_is_added(start):
+    assert start("processes.lower_priority(4); print(os.nice(0), flush=True)")[1] == [str(os.nice(0) + 4)]
+    assert start("processes.lower_priority(0); print(os.nice(0), flush=True)")[1] == [str(os.nice(0))]
+
+
+def test_a_niceness_that_is_not_allowed_is_said_and_survived(monkeypatch, caplog):
+    def refuse(increment):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "nice", refuse)
+    processes.lower_priority(-5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "niceness -5 needs more rights than this user has; going on without it"
+    ]
+
+
+STRANGERS = f"""
+processes.adopt_orphans()
+known = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+parent = "import subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
+parent += "print(subprocess.Popen(words, stdout=subprocess.DEVNULL).pid, flush=True)"
+orphan = subprocess.run([sys.executable, "-c", parent, {SLEEP!r}], stdout=subprocess.PIPE, text=True)
+lives_on = parent + "; sys.stdin.read()"
+words = [sys.executable, "-c", lives_on, {SLEEP!r}]
+child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+grandchild = int(child.stdout.readline())
+killed = processes.kill_strangers({{known.pid}})
+print(known.pid, int(orphan.stdout), child.pid, grandchild, "killed", *sorted(killed), flush=True)
+time.sleep(1000)
+"""
+
+
+def test_children_and_orphans_that_nobody_knows_are_killed_with_all_below_them(start):
+    _, words = start(STRANGERS)
+    known, *strangers = [int(word) for word in words[:4]]
+    assert [int(word) for word in words[5:]] == sorted(strangers)
+    assert is_alive(known)
+    wait_until(lambda: not any(is_alive(pid) for pid in strangers))
+    os.kill(known, signal.SIGKILL)
+
+
+def test_available_memory_is_that_of_the_machine_or_of_its_container(monkeypatch):
+    machine = psutil.virtual_memory()
+    assert 0 < processes.available_memory() <= machine.total
+    monkeypatch.setattr(processes, "_read_number", lambda path: {"memory.max": 1000, "memory.current": 400}[path.name])
+    assert processes.available_memory() == 600
+    monkeypatch.setattr(processes, "_read_number", lambda path: None)
+    assert processes.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.5)
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed(start):
+    code = """
+import resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(100, hard), hard))
+processes.allow_many_descriptors()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
+"""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert start(code)[1] == [str(hard), str(hard)]
