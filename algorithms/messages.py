@@ -85,7 +85,5 @@ class SaveCheckpoint(NamedTuple):
     metric: float  # what makes a best checkpoint the best; NaN for the other kinds
 
 
-Report = (
-    Ready | Failed | EpisodesFinished | TrainingReport | PolicyRestored | CheckpointSaved | CheckpointFailed
-)
+Report = Ready | Failed | EpisodesFinished | TrainingReport | PolicyRestored | CheckpointSaved | CheckpointFailed
 Command = SaveCheckpoint

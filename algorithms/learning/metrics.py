@@ -85,14 +85,18 @@ def minibatch_metrics(
     advantages = objective.estimates.advantages
     adv_min, adv_max = _masked_range(advantages, minibatch.valid, nothing=0.0)
     centred = advantages - masked_mean(advantages, objective.weights)
-    return objective.terms | dict(zip(rows, means.unbind(), strict=True)) | {
-        "loss": objective.loss.detach(),
-        "adv_min": adv_min,
-        "adv_max": adv_max,
-        "adv_std": masked_mean(centred.square(), objective.weights).sqrt(),
-        "value_delta_max": _masked_range(value_delta, minibatch.valid, nothing=0.0)[1],
-        "kl_divergence_max": _masked_range(objective.kl, minibatch.valid, nothing=0.0)[1],
-    }
+    return (
+        objective.terms
+        | dict(zip(rows, means.unbind(), strict=True))
+        | {
+            "loss": objective.loss.detach(),
+            "adv_min": adv_min,
+            "adv_max": adv_max,
+            "adv_std": masked_mean(centred.square(), objective.weights).sqrt(),
+            "value_delta_max": _masked_range(value_delta, minibatch.valid, nothing=0.0)[1],
+            "kl_divergence_max": _masked_range(objective.kl, minibatch.valid, nothing=0.0)[1],
+        }
+    )
 
 
 @torch.no_grad()

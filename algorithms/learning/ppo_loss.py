@@ -38,9 +38,7 @@ def masked_log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor, acted: Tensor
     return torch.where(acted, log_ratio, 0.0)
 
 
-def policy_loss(
-    log_ratio: Tensor, advantages: Tensor, weights: Tensor, *, clip_range: tuple[float, float]
-) -> Tensor:
+def policy_loss(log_ratio: Tensor, advantages: Tensor, weights: Tensor, *, clip_range: tuple[float, float]) -> Tensor:
     """``-mean min(w A, clip(w, low, high) A)`` with ``w = exp(log_ratio)``.
 
     Args:

@@ -61,9 +61,7 @@ def vtrace(
     Raises:
         ValueError: the shapes do not agree.
     """
-    require_same_shape(
-        values=values, log_ratio=log_ratio, rewards=rewards, discounts=discounts, has_delta=has_delta
-    )
+    require_same_shape(values=values, log_ratio=log_ratio, rewards=rewards, discounts=discounts, has_delta=has_delta)
     require_shape("bootstrap_value", bootstrap_value, tuple(values.shape[1:]))
     ratio = log_ratio.exp()
     rho = ratio.clamp(max=rho_max).mul_(has_delta)

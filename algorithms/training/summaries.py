@@ -32,7 +32,8 @@ class Budget:
 
     def spent(self, statistics: Statistics) -> float:
         """Share of the budget that is used up; 1 and more: over."""
-        return max(statistics.total_env_frames / self.env_steps, statistics.train_seconds / self.seconds)
+        frames, seconds = statistics.total_env_frames, statistics.train_seconds
+        return max(_share(frames, self.env_steps), _share(seconds, self.seconds))
 
     def reason(self, statistics: Statistics) -> str:
         """Which limit was reached."""
@@ -96,7 +97,7 @@ class Summaries:
             self._next_status = now + STATUS_EVERY_S
             self._statistics.tick()
             self.write_status(state)
-        if self._first_episodes() or (now >= self._next_point and any(self._statistics.training)):
+        if self._first_episodes() or (now >= self._next_point and self._has_begun()):
             self._next_point = now + self._every_s
             self.write_point()
 
@@ -123,6 +124,10 @@ class Summaries:
         self.write_point()
         self._events.close()
         self._lines.close()
+
+    def _has_begun(self) -> bool:
+        """There is something to tell."""
+        return any(self._statistics.training) or bool(self._seen_first_episodes)
 
     def _first_episodes(self) -> bool:
         """A policy has finished its first episodes: its curve begins now."""
@@ -171,6 +176,10 @@ def status_line(statistics: Statistics, budget: Budget) -> str:
     frames = _short(numbers["env_frames"])
     windows = "/".join(str(window_s) for window_s in RATE_WINDOWS_S)
     return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}  left {left}"
+
+
+def _share(used: float, limit: float) -> float:
+    return used / limit if limit else 1.0
 
 
 def _mean(values: Any) -> float | None:

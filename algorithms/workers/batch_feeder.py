@@ -35,7 +35,7 @@ class BatchFeeder:
         self._error: BaseException | None = None
         self._stop = threading.Event()
         if len(stagings) > 1:
-            self._empty: queue.SimpleQueue[Staging] = queue.SimpleQueue()
+            self._empty: queue.SimpleQueue[Staging | None] = queue.SimpleQueue()
             self._full: queue.SimpleQueue[Staging] = queue.SimpleQueue()
             for staging in stagings:
                 self._empty.put(staging)
@@ -62,6 +62,7 @@ class BatchFeeder:
         """The batch may be overwritten, and the blocks behind it given back."""
         if self._thread is not None:
             self._empty.put(staging)
+            return  # the assembler is the thread's
         self._assembler.release_held()
         self._tell_actors()
 
@@ -80,6 +81,7 @@ class BatchFeeder:
         """End the thread."""
         self._stop.set()
         if self._thread is not None:
+            self._empty.put(None)  # it may be waiting for an empty one
             self._bell.ring()
             self._thread.join(timeout=2.0)
 
@@ -96,7 +98,8 @@ class BatchFeeder:
     def _fill_ahead(self) -> None:
         try:
             while not self._stop.is_set():
-                staging = self._empty.get()
+                if (staging := self._empty.get()) is None:
+                    return
                 while not self._fill(staging):
                     self._bell.wait(LONGEST_SLEEP_S)
                     if self._stop.is_set():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 REPORT_BYTES = 2_000_000
 COMMAND_BYTES = 1_000_000
+PIECE = 64  # messages that are put into a queue together
 
 
 class Outbox:
@@ -36,17 +37,19 @@ class Outbox:
 
     def flush(self) -> bool:
         """Send what is waiting; True when nothing waits any more."""
-        if self._waiting:
+        size = PIECE
+        while self._waiting:
+            piece = self._waiting[:size]
             try:
-                self._fifo.put_many(self._waiting, block=False)
+                self._fifo.put_many(piece, block=False)
             except queue.Full:
-                excess = len(self._waiting) - self._keep
-                if excess > 0:
-                    del self._waiting[:excess]
-                    self.dropped += excess
+                if len(piece) > 1:
+                    size = len(piece) // 2  # all of it or nothing: fewer may find room
+                    continue
+                self._drop_excess()
                 return False
-            self._sent[0] += len(self._waiting)
-            self._waiting.clear()
+            self._sent[0] += len(piece)
+            del self._waiting[: len(piece)]
         return True
 
     def flush_within(self, timeout_s: float) -> bool:
@@ -58,23 +61,30 @@ class Outbox:
             time.sleep(0.01)
         return True
 
+    def _drop_excess(self) -> None:
+        excess = len(self._waiting) - self._keep
+        if excess > 0:
+            del self._waiting[:excess]
+            self.dropped += excess
+
 
 class Inbox:
     """The receiving end."""
 
     def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any]) -> None:
-        """`sent`: the counter of the sending end, in shared memory."""
+        """`sent`: the counter of the sending end, in shared memory; 0 before it sends."""
         self._fifo = fifo
         self._sent = sent
-        self._received = int(sent[0])
+        self._received = 0
 
     def receive(self) -> Sequence[Any]:
         """Everything that has arrived; without waiting."""
-        if int(self._sent[0]) == self._received:
-            return ()
-        try:
-            messages: list[Any] = self._fifo.get_many_nowait()
-        except queue.Empty:
-            return ()
-        self._received += len(messages)
+        messages: list[Any] = []
+        while self._received < int(self._sent[0]):
+            try:
+                some = self._fifo.get_many_nowait()  # as many as its buffer holds
+            except queue.Empty:
+                break
+            self._received += len(some)
+            messages += some
         return messages

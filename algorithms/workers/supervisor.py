@@ -91,6 +91,7 @@ class Supervisor:
         self._bells = bells
         self._log_dir = log_dir
         self._workers: dict[str, Managed] = {}
+        self._undelivered: list[Report] = []
 
     def start(self, recipe: Recipe, generation: int = 0) -> Managed:
         """Start one incarnation of a worker."""
@@ -98,7 +99,8 @@ class Supervisor:
         commands = faster_fifo.Queue(max_size_bytes=channels.COMMAND_BYTES)
         place = slice(recipe.process, recipe.process + 1)
         sent_reports, sent_commands = self._arrays["reports_sent"][place], self._arrays["commands_sent"][place]
-        self._arrays["stop"][place] = 0
+        for counter in (sent_reports, sent_commands, self._arrays["stop"][place]):
+            counter[0] = 0  # what the incarnation before sent is gone with its queues
         self._arrays["phase"][place] = Phase.NOT_STARTED
         self._arrays["heartbeat"][place] = time.monotonic()
         start = WorkerStart(
@@ -155,7 +157,7 @@ class Supervisor:
         ended = self._wait_for_exits(timeout_s)
         # Exits are read before the queues are emptied: a failing worker flushes its Failed report before it exits,
         # so a report that exists is always seen together with the exit.
-        reports = self._drain(ended)
+        self._undelivered += self._drain(ended)  # kept for the next call when this one raises
         if any(worker.process.exitcode == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)
         if dead := self._pad.dead():  # before all others, which die of it
@@ -163,10 +165,12 @@ class Supervisor:
         for worker in ended:
             self._replace_or_raise(worker, describe_exit(worker.process.exitcode))
         for worker in self._stuck():
-            self._dump_stacks(worker)
             phase = self._phase(worker).name.lower()
             limit_s = self.limits.of(self._phase(worker))
+            self._dump_stacks(worker)
+            worker.process.kill()
             self._replace_or_raise(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
+        reports, self._undelivered = self._undelivered, []
         return reports
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:
@@ -219,6 +223,8 @@ class Supervisor:
     def _replace_or_raise(self, worker: Managed, what: str) -> None:
         del self._workers[worker.recipe.name]  # the others may still be asked to save what they have
         cause = f"{worker.recipe.name} {what}"
+        if "by itself" in what:
+            cause += f"; see {self._log_dir / worker.recipe.name}.txt"
         if worker.last_words:
             cause = f"{worker.recipe.name} failed\n{worker.last_words.rstrip()}"
         raise RunFailed(cause)
@@ -236,7 +242,8 @@ class Supervisor:
         return Phase(int(self._arrays["phase"][worker.recipe.process]))
 
     def _dump_stacks(self, worker: Managed) -> None:
-        os.kill(worker.pid, DUMP_STACKS)
+        with contextlib.suppress(ProcessLookupError):  # it has ended just now
+            os.kill(worker.pid, DUMP_STACKS)
         time.sleep(STACK_DUMP_S)
         log.error("%s is stuck; its stacks are at the end of its log", worker.recipe.name)
 

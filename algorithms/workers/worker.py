@@ -135,7 +135,7 @@ class Worker:
                 self.counters.beat()
                 self.step()
             self.reports.flush_within(1.0)
-        except Exception:
+        except (Exception, SystemExit):  # an environment that calls sys.exit has failed too
             code = EXIT_FAILED
             trace = traceback.format_exc()
             log.error("%s failed in %s\n%s", self.start.name, phase, trace)

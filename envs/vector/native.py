@@ -192,6 +192,4 @@ def _entry(values: Any, row: int) -> Any:
     if not isinstance(values, dict):
         return values[row]
     names = [name for name in values if not (name.startswith("_") and name[1:] in values)]
-    return {
-        name: _entry(values[name], row) for name in names if f"_{name}" not in values or values[f"_{name}"][row]
-    }
+    return {name: _entry(values[name], row) for name in names if f"_{name}" not in values or values[f"_{name}"][row]}

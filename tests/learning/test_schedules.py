@@ -55,8 +55,9 @@ def test_an_epoch_without_a_step_changes_nothing():
 def test_a_saved_rate_goes_on_unless_another_base_rate_is_in_force():
     schedule = rate("kl_adaptive_minibatch")
     schedule.after_minibatch(1.0)
-    same, other = rate("kl_adaptive_minibatch"), LearningRate(
-        LearningConfig(learning_rate=5e-4, lr_schedule="kl_adaptive_minibatch")
+    same, other = (
+        rate("kl_adaptive_minibatch"),
+        LearningRate(LearningConfig(learning_rate=5e-4, lr_schedule="kl_adaptive_minibatch")),
     )
     same.load_state_dict(schedule.state_dict())
     other.load_state_dict(schedule.state_dict())

@@ -53,7 +53,6 @@ class Run:
         return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
 
-
 @pytest.fixture
 def run(tmp_path, clock):
     made = Run(tmp_path)

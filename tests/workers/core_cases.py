@@ -80,9 +80,7 @@ def make_decided(learner: LearnerCore) -> None:
 class Turns:
     """A run in which everybody acts in turns, answering requests in random groups."""
 
-    def __init__(
-        self, case: Case, folder: Path, *, seed: int = 0, with_splits: bool = True, **learning: Any
-    ) -> None:
+    def __init__(self, case: Case, folder: Path, *, seed: int = 0, with_splits: bool = True, **learning: Any) -> None:
         self.case, self.rng = case, np.random.default_rng(seed)
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
