@@ -2,7 +2,8 @@
 # docker run --rm --interactive --tty --volume "$PWD/train_dir:/home/appo/train_dir" appo --env=doom_basic
 #
 # With every environment family: --build-arg REQUIREMENTS=requirements-envs.txt
-# For NVIDIA GPUs:               --build-arg TORCH_INDEX= and then docker run --gpus all ...
+# torch from another index:      --build-arg TORCH_INDEX=... (one with builds for the CPU alone is a tenth of the size)
+# For NVIDIA GPUs:               docker run --gpus all ...
 FROM python:3.11-slim AS build
 
 # Compilers for packages that have no wheel for this processor (faster-fifo); they stay behind in this stage.
@@ -10,8 +11,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc g++ \
     && rm -rf /var/lib/apt/lists/*
 
-# torch's builds for the CPU alone are a tenth of the size. Empty: PyPI's, which hold CUDA.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Empty: only the default index, whose torch holds CUDA.
+ARG TORCH_INDEX=
 ARG REQUIREMENTS=requirements.txt
 ENV PIP_EXTRA_INDEX_URL=$TORCH_INDEX PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY requirements.txt requirements-envs.txt /requirements/

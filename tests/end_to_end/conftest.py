@@ -130,10 +130,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             run.process.kill()
         run.read()
     deadline = time.monotonic() + 2.0
-    while (left := _left_in(tmp_path)) and time.monotonic() < deadline:
+    while (left := _left_in(tmp_path) + sorted(shared_memory_files() - shared_before)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not left, f"processes left behind: {left}"
-    assert shared_memory_files() <= shared_before
+    assert not left, f"processes or shared memory left behind: {left}"
 
 
 def _left_in(folder: Path) -> list[str]:

@@ -47,6 +47,20 @@ def test_nothing_outlives_a_killed_driver(start):
     assert time.monotonic() - began < 2.0
 
 
+def test_no_doom_engine_outlives_a_killed_actor_or_driver(start):
+    options = ("--num_workers=2", "--num_envs_per_worker=2", "--batch_size=128", "--hidden_size=32", "--device=cpu")
+    for title in ("actor-00", "appo driver"):
+        run = start(*options, "--restart_behavior=overwrite", env="doom_basic")
+        run.wait_for_training()
+        family = list(run.tree().values())
+        engines = [process for process in family if "vizdoom" in process.name().lower()]
+        assert len(engines) == 4
+        run.kill(title)
+        _, alive = psutil.wait_procs(family[1:], timeout=2.0)
+        assert not alive, [process.cmdline() for process in alive]
+        assert run.end() in (1, -signal.SIGKILL)
+
+
 @pytest.mark.parametrize("title", WORKERS)
 def test_a_stopped_process_is_found_by_its_heartbeat(start, title):
     run = start(*SMALL, "--heartbeat_timeout_seconds=2")

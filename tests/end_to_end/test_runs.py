@@ -207,7 +207,13 @@ def test_serial_runs_with_one_seed_are_bit_identical(start, tmp_path):
 def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
     """Episodes of this task are one rollout long, so the run is cut where all of them begin anew."""
     task = ["--serial_mode=True", "--seed=3", "--num_workers=2", "--num_envs_per_worker=8", "--rollout=16"]
-    task += ["--batch_size=256", "--synthetic_episode_length=16", "--decorrelate_envs_on_one_worker=False"]
+    task += [
+        "--batch_size=256",
+        "--num_batches_per_iteration=1",
+        "--ppo_epochs=1",
+        "--synthetic_episode_length=16",
+        "--decorrelate_envs_on_one_worker=False",
+    ]
     weights = []
     for budgets in ([8192], [4096, 8192]):
         for first, budget in enumerate(budgets):
@@ -223,7 +229,9 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
 
 
 def test_synchronous_training_never_learns_from_other_weights_than_acted(start):
-    run = start("--async_rl=False", "--num_envs_per_worker=16", "--train_for_env_steps=20000", *SMALL[2:])
+    whole_round = ["--num_workers=2", "--num_envs_per_worker=16", "--batch_size=1024"]
+    one_pass = ["--num_batches_per_iteration=1", "--ppo_epochs=1", "--train_for_env_steps=20000"]
+    run = start("--async_rl=False", *whole_round, *one_pass, *SMALL[2:])
     assert run.end() == 0, run.output
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     lags = [line["train/version_diff_max"] for line in lines if "train/version_diff_max" in line]

@@ -130,7 +130,7 @@ def test_what_an_environment_raises_is_the_end_of_its_actor_with_the_cause(stage
 def test_an_environment_that_ends_the_process_is_noticed(stage_of):
     stage = stage_of(Case("synthetic_exit", options={"synthetic_fault_step": 3}, use_rnn=False))
     stage.start(0)
-    with pytest.raises(RunFailed, match=r"^actor-00 ended by itself with exit code 7$"):
+    with pytest.raises(RunFailed, match=r"^actor-00 ended by itself with exit code 7; see .*actor-00.txt$"):
         stage.play_until(lambda: False)
 
 

@@ -69,7 +69,7 @@ def test_an_exception_in_teardown_is_logged_and_leaves_the_exit_code(crew):
 
 def test_a_worker_that_ends_by_itself_is_named_with_its_exit_code(crew):
     crew.broken("ExitsInStep", name="actor-02")
-    assert crew.failure() == "actor-02 ended by itself with exit code 7"
+    assert crew.failure() == f"actor-02 ended by itself with exit code 7; see {crew.log_dir / 'actor-02.txt'}"
 
 
 def test_a_killed_worker_is_named_with_the_signal(crew):
@@ -193,6 +193,7 @@ def test_signals_that_belong_to_the_driver_do_not_end_a_worker(crew, number):
 def test_the_next_incarnation_takes_the_place_of_the_first(crew):
     crew.broken("FailsInStep", name="actor-06")
     crew.failure()
+    crew.supervisor.poll(0.0)  # what the first one had still reported
     heartbeat = float(crew.arrays["heartbeat"][0])
     crew.reports.clear()
     crew.broken("Echo", name="actor-06", generation=1)

@@ -1,0 +1,45 @@
+"""Defaults that learn: whole runs, no option but the environment, until the task is solved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.learning import TASKS, Outcome, run
+
+
+def learn(task: str, tmp_path: Path) -> Outcome:
+    outcome = run(task, seed=1, train_dir=tmp_path)
+    log = (tmp_path / f"{task}_1.log").read_text()
+    assert outcome.exit_code in (0, 130), log
+    return outcome
+
+
+@pytest.mark.parametrize("task", ["identity", "masked", "memory", "tuple", "cartpole", "pendulum"])
+def test_a_small_task_is_solved_within_its_frames(task, tmp_path):
+    outcome = learn(task, tmp_path)
+    assert outcome.best >= TASKS[task].bar and outcome.frames <= TASKS[task].frames, outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task", ["cartpole_gru", "acrobot", "lunarlander", "doorkey", "inverted_pendulum", "halfcheetah", "doom_basic"]
+)
+def test_a_larger_task_is_solved_within_its_frames(task, tmp_path):
+    outcome = learn(task, tmp_path)
+    assert outcome.best >= TASKS[task].bar and outcome.frames <= TASKS[task].frames, outcome
+
+
+@pytest.mark.slow
+def test_a_task_that_needs_memory_is_not_solved_without(tmp_path):
+    assert learn("cartpole_blind", tmp_path).best < TASKS["cartpole_blind"].bar
+
+
+def test_the_value_of_a_task_that_is_only_ever_truncated_is_the_value_of_playing_for_ever(start):
+    run_ = start("--num_workers=2", "--train_for_env_steps=100000", "--gamma=0.9", env="synthetic_truncation")
+    assert run_.end() == 0, run_.output
+    lines = [json.loads(line) for line in (run_.folder / "metrics.jsonl").read_text().splitlines()]
+    # Every step pays 1 for ever. Taken for an end, the limit of 20 steps would leave a mean value near 6.
+    assert lines[-1]["train/value"] == pytest.approx(1.0 / (1.0 - 0.9), rel=0.02)
