@@ -88,11 +88,13 @@ class BatchAssembler:
         return False
 
     def _give_way(self) -> None:
-        """End a standstill: a policy that drew too few columns holds blocks, and no split can fill another.
+        """End a standstill: blocks are held for a batch that misses columns, and no split can fill another.
+
+        It comes when a policy drew too few columns, or when rollouts do not add up to batches.
 
         What is played next for this policy is played with the weights that it still has: nothing becomes older.
         """
-        if self._held and not self._one_policy and (block_states(self._shared) >= BlockState.READY).all():
+        if self._held and (block_states(self._shared) >= BlockState.READY).all():
             self.release_held()
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:

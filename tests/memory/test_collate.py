@@ -184,6 +184,18 @@ def test_a_lone_policy_gets_no_new_rollout_before_its_iteration_is_over():
     assert arrays["ready_sequence"].reshape(-1).tolist() == [5, 5]
 
 
+def test_batches_that_rollouts_do_not_add_up_to_are_no_standstill():
+    """Ten columns a round and nine in a batch: the second batch needs both splits twice."""
+    _, actors, assembler, staging = case(9, hold=True, blocks=1)
+    batches = 0
+    for _ in range(30):
+        actors.fill(*actors.waiting())
+        if assembler.fill(staging):
+            batches += 1
+            assembler.release_held()
+    assert batches > 10
+
+
 def test_a_new_learner_takes_the_blocks_that_its_predecessor_had_begun():
     arrays, actors, assembler, staging = case(8)
     actors.fill((0, 0), (1, 0))
