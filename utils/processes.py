@@ -116,6 +116,20 @@ def kill_strangers(known: set[int]) -> list[int]:
     return killed
 
 
+def limit_native_threads() -> None:
+    """Keep every numerical library that is loaded by now from using threads of its own, for good."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)
+    if "cv2" in sys.modules:  # has its own pool, which threadpoolctl does not know
+        sys.modules["cv2"].setNumThreads(1)
+
+
+def show_one_gpu(index: int) -> None:
+    """Let simulators that render on a GPU use this one only; before any of them is loaded."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["MUJOCO_EGL_DEVICE_ID"] = str(index)
+
+
 def _read_number(path: Path) -> int | None:
     try:
         text = path.read_text().strip()

@@ -163,7 +163,8 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
         process = actors + policy * per_policy + index
         workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, policy_place))
     for index in range(actors):
-        actor_place = place_actor(index, config.workers.set_workers_cpu_affinity, niceness)
+        pinned, gpus = config.workers.set_workers_cpu_affinity, config.workers.actor_gpus
+        actor_place = place_actor(index, pinned, niceness, gpus)
         workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, index, seeds), actor_place))
     return workers
 

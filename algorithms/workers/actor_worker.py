@@ -18,6 +18,7 @@ from algorithms.workers.jobs import ActorJob
 from algorithms.workers.worker import Worker
 from envs.api import BatchEnv, EnvContext
 from envs.registry import make_batch_env
+from utils.processes import limit_native_threads
 
 # Episodes are reported in batches: a message costs more than an environment step of a small task.
 REPORT_EVERY_S = 0.25
@@ -51,6 +52,8 @@ class ActorWorker(Worker):
         self.counters.enter(Phase.RESET)
         for index in range(job.sampling.worker_num_splits):
             self.splits.append(build_split(self.arrays, job, index, self.start.generation))
+        if job.sampling.force_envs_single_thread:
+            limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
         self._ring(self._policy_bells)
 

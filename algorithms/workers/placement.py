@@ -18,12 +18,14 @@ class Placement(NamedTuple):
     cores: tuple[int, ...]  # empty: anywhere
     threads: int
     niceness: int
+    gpu: int | None = None  # the only one that an actor's simulator may see
 
 
-def place_actor(index: int, pinned: bool, niceness: int) -> Placement:
-    """One core per actor, in turn."""
+def place_actor(index: int, pinned: bool, niceness: int, gpus: tuple[int, ...] = ()) -> Placement:
+    """One core per actor, in turn, and one GPU for its environments where there are any to be used."""
     cores = usable_cores()
-    return Placement((cores[index % len(cores)],) if pinned else (), threads=1, niceness=niceness)
+    gpu = gpus[index % len(gpus)] if gpus else None
+    return Placement((cores[index % len(cores)],) if pinned else (), threads=1, niceness=niceness, gpu=gpu)
 
 
 def place_torch_worker(threads: int, sharing: int, niceness: int) -> Placement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
 import importlib
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import faster_fifo
-from threadpoolctl import threadpool_limits
 
 from algorithms.memory.counters import Phase, Tally, WorkerCounters
 from algorithms.memory.layout import SharedArrays, Sizes
@@ -168,12 +166,13 @@ def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     processes.set_title(start.name)
     processes.pin_to_cores(start.placement.cores)
     processes.lower_priority(start.placement.niceness)
+    if start.placement.gpu is not None:
+        processes.show_one_gpu(start.placement.gpu)
     faulthandler.enable()
     faulthandler.register(DUMP_STACKS, all_threads=True)
     logging.basicConfig(level=start.log_level, force=True, format=f"%(asctime)s {start.name} %(levelname)s %(message)s")
     for folder in start.search_path:
         if folder not in sys.path:
             sys.path.append(folder)
-    with threadpool_limits(start.placement.threads) if start.placement.threads else contextlib.nullcontext():
-        module, _, name = worker_type.partition(":")
-        getattr(importlib.import_module(module), name)(start, job).main()
+    module, _, name = worker_type.partition(":")
+    getattr(importlib.import_module(module), name)(start, job).main()

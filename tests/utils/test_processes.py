@@ -171,3 +171,20 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
 """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert start(code)[1] == [str(hard), str(hard)]
+
+
+def test_numerical_libraries_are_kept_from_starting_threads_of_their_own():
+    code = (
+        "import sys, cv2, numpy; from threadpoolctl import threadpool_info; from utils import processes;"
+        "cv2.setNumThreads(2); processes.limit_native_threads();"
+        "print(cv2.getNumThreads(), max(pool['num_threads'] for pool in threadpool_info()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1"]
+
+
+def test_one_gpu_is_all_that_a_simulator_sees(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "0")
+    processes.show_one_gpu(2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == os.environ["MUJOCO_EGL_DEVICE_ID"] == "2"

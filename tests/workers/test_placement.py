@@ -20,6 +20,11 @@ def test_actors_take_the_usable_cores_in_turn(cores):
     assert place_actor(4, True, 3) == Placement((5,), threads=1, niceness=3)
 
 
+def test_actors_take_the_gpus_of_the_option_in_turn(cores):
+    cores(0)
+    assert [place_actor(index, False, 0, (1, 3)).gpu for index in range(3)] == [1, 3, 1]
+
+
 def test_an_actor_that_is_not_pinned_runs_anywhere(cores):
     cores(0, 1)
     assert place_actor(1, False, 0) == Placement((), 1, 0)
