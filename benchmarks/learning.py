@@ -26,6 +26,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.25
+COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
 
 
 class Task(NamedTuple):
@@ -124,6 +125,12 @@ def summarise(name: str, outcomes: list[Outcome]) -> list[str]:
     return [task.env, " ".join(task.options), goal, f"{len(reached)} of {len(outcomes)}", frames, seconds, best]
 
 
+def markdown(rows: list[list[str]]) -> str:
+    """The same table for a page."""
+    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run, print the table, write the JSON; 1 when a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -140,10 +147,12 @@ def main(argv: Sequence[str]) -> int:
             for seed in range(1, chosen.seeds + 1):
                 outcomes.append(run(name, seed, Path(folder)))
                 console.print(str(outcomes[-1]), soft_wrap=True, highlight=False)
-    table = Table("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
-    for name in names:
-        table.add_row(*summarise(name, [outcome for outcome in outcomes if outcome.task == name]))
+    rows = [summarise(name, [outcome for outcome in outcomes if outcome.task == name]) for name in names]
+    table = Table(*COLUMNS)
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
+    print(markdown(rows))
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
     return int(any(outcome.reached == TASKS[outcome.task].must_fail for outcome in outcomes))
