@@ -100,6 +100,21 @@ class Run:
         return self.process.returncode
 
 
+def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[str]:
+    """Titles of those that still run after so many seconds; a zombie has ended, whoever fails to reap it."""
+    deadline = time.monotonic() + seconds
+    while (running := [process for process in processes if _is_running(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [_title(process) for process in running]
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _title(process: psutil.Process) -> str:
     words = process.cmdline()
     if words and "guardian.py" in words[-1]:
