@@ -29,8 +29,8 @@ PAGES = {
 EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
-    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir", "tasks", "seeds",
-    PLACEHOLDER,
+    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
+    "tasks", "seeds", PLACEHOLDER,
 }  # fmt: skip
 
 
