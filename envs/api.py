@@ -80,6 +80,8 @@ class EnvFamily(NamedTuple):
     """Names to suggest when a user types one that does not exist."""
     evaluation: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default; nobody writes into it
     """Option name -> the value it takes while a policy is scored or watched, unless the user types another."""
+    has_engine: bool = False
+    """Each environment works in lock step with a process of its own: actors are then kept on one core with theirs."""
 
 
 class StepArrays(NamedTuple):

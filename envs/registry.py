@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 import pkgutil
 import sys
 import types
@@ -28,6 +29,8 @@ from typing import Any, NamedTuple
 import envs.families
 from envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
 from utils.options import ConfigError
+
+log = logging.getLogger(__name__)
 
 _FAMILIES = "envs.families"
 _GENERAL = "gymnasium"  # the family of every id that has none of its own
@@ -315,8 +318,8 @@ def _close_quietly(built: list[Any]) -> None:
     for env in built:
         try:
             env.close()
-        except Exception:
-            continue
+        except Exception as error:
+            log.debug("an environment that was not used failed to close: %s", error)
 
 
 def _missing_package(error: Exception) -> str | None:

@@ -31,8 +31,8 @@ def find_checkpoint(folder: Path, kind: str) -> Checkpoint:
     return found
 
 
-def restore_model(checkpoint: Checkpoint, config: ModelConfig, spec: EnvSpec) -> ActorCritic:
-    """The network of a checkpoint.
+def restore_model(checkpoint: Checkpoint, config: ModelConfig, spec: EnvSpec, device: str = "cpu") -> ActorCritic:
+    """The network of a checkpoint, on a device.
 
     Raises:
         ConfigError: its weights belong to another network than these options and this environment ask for.
@@ -40,7 +40,7 @@ def restore_model(checkpoint: Checkpoint, config: ModelConfig, spec: EnvSpec) ->
     weights = checkpoint.payload.get("model")
     if not isinstance(weights, dict):
         raise ConfigError(f"{checkpoint.path} holds no network; play one that train_appo.py has written")
-    model = build_actor_critic(config, spec)
+    model = build_actor_critic(config, spec, device)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -105,7 +105,7 @@ def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup
     env_seed, action_seed = np.random.SeedSequence(job.seed, spawn_key=(_EVALUATION,)).generate_state(2).tolist()
     env = _build_envs(job, screen, env_seed)
     cleanup.callback(env.close)
-    model = restore_model(checkpoint, job.model, env.spec)
+    model = restore_model(checkpoint, job.model, env.spec, job.device)
     policy = PolicyInference(model, env.num_envs * env.spec.agents_per_env, job.device, action_seed)
     title = f"{job.env.name}, policy {job.options.policy_index} after {checkpoint.train_step} training steps"
     print(f"{title}: {checkpoint.path}", flush=True)

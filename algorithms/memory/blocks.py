@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.layout import SharedArrays
+from algorithms.memory.layout import OBSERVATION, SharedArrays
 from envs.api import StepArrays
 
 
@@ -104,9 +104,12 @@ class SplitBlocks:
 
     def _arrays_of(self, block: int, *, row: int, step: int, frames: NDArray[np.int32]) -> StepArrays:
         views = self._views
-        prefix = "obs/"
         return StepArrays(
-            observations={n.removeprefix(prefix): v[block, row] for n, v in views.items() if n.startswith(prefix)},
+            observations={
+                name.removeprefix(OBSERVATION): view[block, row]
+                for name, view in views.items()
+                if name.startswith(OBSERVATION)
+            },
             fresh=views["fresh"][block, row],
             final=views["final"][block, row],
             active=views["active"][block, row],
@@ -119,7 +122,7 @@ class SplitBlocks:
 
 def _block_views(arrays: SharedArrays) -> dict[str, NDArray[Any]]:
     names = ("fresh", "final", "active", "policy_id", "rewards", "terminated", "truncated")
-    observations = {f"obs/{name}": array for name, array in arrays.observations().items()}
+    observations = {OBSERVATION + name: array for name, array in arrays.observations().items()}
     return observations | {name: arrays[name] for name in names}
 
 

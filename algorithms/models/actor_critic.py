@@ -10,7 +10,8 @@ Shape letters:  T = time steps,  N = agent rows,  H = state_size,  P = numbers t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +19,26 @@ from torch import Tensor, nn
 from algorithms.models.action_distributions import ActionDistribution
 from algorithms.models.api import StepOutput, UnrollOutput
 from algorithms.models.config import ModelConfig
-from algorithms.models.cores import build_core
+from algorithms.models.cores import RecurrentCore, build_core
 from algorithms.models.heads import PolicyHead, ValueHead
 from algorithms.models.layers import refresh_spectral_norms
 from algorithms.models.normalization import ReturnsNormalizer
 from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
+from algorithms.models.precision import compute_dtype
 from algorithms.specs import action_spec
 from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
 
-def build_actor_critic(config: ModelConfig, spec: EnvSpec) -> ActorCritic:
-    """The network for an environment, with new weights drawn from torch's global generator.
+def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device | str = "cpu") -> ActorCritic:
+    """The network for an environment on a device, with new weights drawn from torch's global generator.
 
     Raises:
         ConfigError: the options do not suit the environment.
     """
-    return ActorCritic(config, spec)
+    model = ActorCritic(config, spec).to(device)
+    model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images))
+    return model
 
 
 class ActorCritic(nn.Module):
@@ -53,6 +57,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         leaves = encoded_leaves(spec.observations)
         actions = action_spec(spec)
+        self.reads_images = any(leaf.kind == "image" for leaf in leaves)
+        self._dtype = torch.float32
         self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
         self.distribution = ActionDistribution(actions)
         self.preprocessor = Preprocessor(leaves, config)
@@ -65,6 +71,19 @@ class ActorCritic(nn.Module):
         self.value_head = ValueHead(features, config)
         self.returns_normalizer = ReturnsNormalizer() if config.normalize_returns else None
 
+    def compute_with(self, dtype: torch.dtype) -> None:
+        """Let encoders and cores multiply in this dtype. Weights, heads and what comes out stay float32."""
+        self._dtype = dtype
+        self.preprocessor.image_dtype = dtype
+        for trunk in cast("Iterable[Trunk]", self._trunks):
+            if isinstance(trunk.core, RecurrentCore):
+                trunk.core.compute_with(dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What encoders and cores multiply in."""
+        return self._dtype
+
     def act(self, observations: Mapping[str, Tensor], state: Tensor) -> StepOutput:
         """Decide one step.
 
@@ -73,7 +92,8 @@ class ActorCritic(nn.Module):
             state: [N, H] after the observation before; zero where an episode begins.
         """
         prepared = self.preprocessor(observations)
-        outputs = [trunk.step(prepared, part) for trunk, part in self._with_states(state)]
+        with self._autocast(state.device):
+            outputs = [trunk.step(prepared, part) for trunk, part in self._with_states(state)]
         parameters = self.policy_head(outputs[0][0], self._mask(observations))
         values = self.value_head(outputs[-1][0])
         if self.returns_normalizer is not None:
@@ -94,7 +114,8 @@ class ActorCritic(nn.Module):
         """
         _require_trajectories(observations, state, fresh)
         prepared = self.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
-        features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
+        with self._autocast(state.device):
+            features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
         parameters = self.policy_head(features[0], self._mask(observations))
         return UnrollOutput(parameters, self.value_head(features[-1]))
 
@@ -110,6 +131,9 @@ class ActorCritic(nn.Module):
         """
         self.preprocessor.update(observations, mask)
         refresh_spectral_norms(self)
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast(device.type, self._dtype)
 
     def _mask(self, observations: Mapping[str, Tensor]) -> Tensor | None:
         return observations[ACTION_MASK] if self.has_action_mask else None
@@ -132,11 +156,12 @@ class Trunk(nn.Module):
 
     def step(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """[N, ...] per leaf and [N, H] -> features [N, F] and the state after."""
-        return self.core.step(self.encoder(prepared), state)
+        features, state = self.core.step(self.encoder(prepared), state)
+        return features.float(), state
 
     def unroll(self, prepared: list[Tensor], state: Tensor, fresh: Tensor) -> Tensor:
         """[T * N, ...] per leaf, [N, H] and [T, N] -> features [T, N, F]."""
-        return self.core.unroll(self.encoder(prepared).unflatten(0, fresh.shape), state, fresh)
+        return self.core.unroll(self.encoder(prepared).unflatten(0, fresh.shape), state, fresh).float()
 
 
 def _has_action_mask(leaves: tuple[ObservationLeaf, ...], width: int) -> bool:

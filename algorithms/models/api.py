@@ -32,8 +32,11 @@ class UnrollOutput(NamedTuple):
 class Encoder(Protocol):
     """What `encoders/<name>.py` defines as `class Encoder(nn.Module)`: one observation leaf to features.
 
-    An image encoder is given float images [B, channels, height, width] that are already scaled, in channels_last
-    memory format; a vector encoder is given float vectors [B, leaf.shape[0]]. It returns [B, output_size].
+    An image encoder is given float images [B, channels, height, width] in channels_last memory format, in the numbers
+    that `--precision` computes with; a vector encoder is given float32 vectors [B, leaf.shape[0]]. It returns
+    [B, output_size].
+
+    Images are divided by `obs_scale` already, unless the class says `scales_pixels = True`: then it does so itself.
     """
 
     kind: ClassVar[Literal["image", "vector"]]

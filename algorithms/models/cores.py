@@ -47,6 +47,7 @@ class _RecurrentLayer(nn.Module):
         self.size = size
         self.input_weight = nn.Parameter(torch.empty(num_gates * size, inputs))
         self.recurrent_weight = nn.Parameter(torch.empty(num_gates * size, size))
+        self.dtype = torch.float32  # what matrices are multiplied in
         self.input_bias = nn.Parameter(torch.zeros(num_gates * size))
         self.recurrent_bias = nn.Parameter(torch.zeros(num_gates * size))
         for weight in (self.input_weight, self.recurrent_weight):
@@ -60,12 +61,17 @@ class _GruLayer(_RecurrentLayer):
         self.state_size = self.size
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        h = torch.gru_cell(x, state, self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias)
-        return h, h.float()
+        projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
+        recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
+        r_and_z = (projected[:, : 2 * self.size] + recurrent[:, : 2 * self.size]).sigmoid_()
+        r, z = r_and_z.chunk(2, 1)
+        n = torch.addcmul(projected[:, 2 * self.size :], r, recurrent[:, 2 * self.size :]).tanh_()
+        h = torch.lerp(n, state, z)
+        return h, h
 
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
-        return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias)
+        return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias, self.dtype)
 
 
 class _LstmLayer(_RecurrentLayer):
@@ -76,20 +82,18 @@ class _LstmLayer(_RecurrentLayer):
         self.input_bias.data[self.size : 2 * self.size] = 1.0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        h, c = torch.lstm_cell(
-            x,
-            state.chunk(2, 1),
-            self.input_weight,
-            self.recurrent_weight,
-            self.input_bias,
-            self.recurrent_bias,
-        )
-        return h, torch.cat((h, c), 1).float()
+        h, c = state.chunk(2, 1)
+        gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
+        gates += nn.functional.linear(h, self.recurrent_weight)
+        i, f, g, o = gates.chunk(4, 1)
+        c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
+        h = o.sigmoid() * c.tanh()
+        return h, torch.cat((h, c), 1)
 
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         h, c = state.chunk(2, 1)
         projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
-        return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight)
+        return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight, self.dtype)
 
 
 class RecurrentCore(nn.Module):
@@ -104,6 +108,11 @@ class RecurrentCore(nn.Module):
         self._state_sizes = [layer.state_size for layer in layers]
         self.output_size = config.hidden_size
         self.state_size = sum(self._state_sizes)
+
+    def compute_with(self, dtype: torch.dtype) -> None:
+        """Multiply matrices in this dtype."""
+        for layer in cast("Iterable[_GruLayer | _LstmLayer]", self._layers):
+            layer.dtype = dtype
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One observation: [N, F], [N, H] already zero where an episode begins -> [N, output_size], [N, H]."""

@@ -84,6 +84,11 @@ def choose_encoder(leaf: ObservationLeaf, config: ModelConfig) -> type[Encoder]:
     return encoder
 
 
+def scales_pixels(leaf: ObservationLeaf, config: ModelConfig) -> bool:
+    """The encoder of this leaf divides by `obs_scale` itself."""
+    return leaf.kind == "image" and getattr(choose_encoder(leaf, config), "scales_pixels", False)
+
+
 def require_used(config: ModelConfig, leaves: tuple[ObservationLeaf, ...]) -> None:
     """Refuse an encoder that would read nothing.
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from algorithms.models.actor_critic import ActorCritic
 from algorithms.models.parameters import flatten
 
+_WORTH_CONVERTING = 16_384  # numbers in a weight
+
 
 class InferenceResult(NamedTuple):
     """What goes into the block for one decision of each row; float32 on the CPU."""
@@ -40,6 +42,7 @@ class PolicyInference:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
         self._flat = flatten(self.model)
+        self._converted = _convert_large_weights(self.model)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
 
@@ -79,6 +82,13 @@ class PolicyInference:
         if flat.shape != self._flat.shape:
             raise ValueError(f"{tuple(flat.shape)} weights given; this model has {tuple(self._flat.shape)}")
         self._flat.copy_(flat)
+        for weight, source in self._converted:
+            weight.copy_(source)
+
+    @property
+    def num_weights(self) -> int:
+        """Numbers that `adopt` takes."""
+        return self._flat.numel()
 
     @property
     def random_state(self) -> Tensor:
@@ -88,10 +98,6 @@ class PolicyInference:
     @random_state.setter
     def random_state(self, state: Tensor) -> None:
         self._generator.set_state(state)
-
-    def reset_rows(self, rows: Tensor) -> None:
-        """Forget what rows [K] int64 remember: another agent sits there now."""
-        self._state[rows.to(self.device)] = 0.0
 
     def _recall(self, rows: Tensor, fresh: Tensor) -> Tensor:
         """[N, H], zero where fresh."""
@@ -107,3 +113,21 @@ class PolicyInference:
         packed = torch.cat([field.reshape(len(field), -1) for field in result], 1).cpu()
         actions, log_prob, parameters, values, before = packed.split(widths, 1)
         return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)
+
+
+def _convert_large_weights(model: ActorCritic) -> list[tuple[Tensor, Tensor]]:
+    """Keep what the trunks multiply with in the numbers they compute with: (converted, its float32 source).
+
+    Converting a weight takes longer than multiplying a small batch with it, and one set of weights serves many batches.
+    """
+    converted: list[tuple[Tensor, Tensor]] = []
+    if model.dtype == torch.float32:
+        return converted
+    for name, weight in model.named_parameters():
+        # Heads compute in float32; a spectral norm is computed from the weight itself.
+        if weight.numel() < _WORTH_CONVERTING or "head" in name or "parametrizations" in name:
+            continue
+        source = weight.data
+        weight.data = source.to(model.dtype)
+        converted.append((weight.data, source))
+    return converted

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from algorithms.models.config import ModelConfig
+from envs.api import ObservationLeaf
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -37,14 +38,49 @@ def linear(inputs: int, outputs: int, config: ModelConfig) -> nn.Linear:
     return layer
 
 
+class PixelConv(nn.Conv2d):
+    """A convolution that divides its input by `scale`, by way of its weight: thousands of numbers, not millions."""
+
+    scale: float = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, channels, height, width] -> the convolution of x / scale."""
+        weight = self.weight if self.scale == 1.0 else self.weight * (1.0 / self.scale)
+        return self._conv_forward(x, weight, self.bias)
+
+
+class FlattenImage(nn.Module):
+    """Every number of an image as one row, in the order in which channels_last has them: nothing is copied.
+
+    In the order of channels first, the copy forth and the gradient's copy back, in a layout that no neighbour shares,
+    took a fifth of a training step.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, channels, height, width] -> [B, height * width * channels]."""
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def pixel_conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> PixelConv:
+    """The first convolution of an encoder, which is given pixels that are not divided by `obs_scale` yet."""
+    layer = PixelConv(inputs, outputs, kernel, stride, padding=padding)
+    layer.scale = config.obs_scale
+    _prepare_conv(layer, config)
+    return layer
+
+
 def conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> nn.Conv2d:
     """A convolution of an encoder, prepared as `linear` is."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=padding)
+    _prepare_conv(layer, config)
+    return layer
+
+
+def _prepare_conv(layer: nn.Conv2d, config: ModelConfig) -> None:
     _initialize_layer(layer, config)
     # Measured on one core with 256 images of 84x84x4: training takes 112 ms in channels_last, 187 ms without.
     layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
     _constrain(layer, config)
-    return layer
 
 
 def fully_connected(inputs: int, widths: Sequence[int], config: ModelConfig) -> nn.Sequential:
@@ -69,16 +105,32 @@ def conv_output_size(size: int, kernel: int, stride: int) -> int:
     return (size - kernel) // stride + 1
 
 
-def conv_stack(
-    shape: tuple[int, ...], stages: Sequence[tuple[int, int, int]], config: ModelConfig
-) -> tuple[nn.Sequential, int]:
-    """Convolutions of (channels, kernel, stride) with activations, flattened, and how many features come out."""
-    channels, height, width = shape
-    layers: list[nn.Module] = []
-    for outputs, kernel, stride in stages:
-        layers += [conv(channels, outputs, kernel, stride, config), activation(config)]
-        channels, height, width = outputs, *(conv_output_size(side, kernel, stride) for side in (height, width))
-    return nn.Sequential(*layers, nn.Flatten()), channels * height * width
+class ConvStack(nn.Module):
+    """Convolutions without padding, each followed by the activation: what encoders of plain images are made of.
+
+    Subclasses name their `stages`. Satisfies `api.Encoder` for images.
+    """
+
+    kind: ClassVar[Literal["image", "vector"]] = "image"
+    scales_pixels: ClassVar[bool] = True
+    minimum_size: ClassVar[int]
+    stages: ClassVar[Sequence[tuple[int, int, int]]]
+    """(channels, kernel, stride) of each convolution."""
+
+    def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
+        super().__init__()
+        channels, height, width = leaf.shape
+        layers: list[nn.Module] = []
+        for outputs, kernel, stride in self.stages:
+            make = conv if layers else pixel_conv
+            layers += [make(channels, outputs, kernel, stride, config), activation(config)]
+            channels, height, width = outputs, *(conv_output_size(side, kernel, stride) for side in (height, width))
+        self.layers = nn.Sequential(*layers, FlattenImage())
+        self.output_size = channels * height * width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, channels, height, width] -> [B, output_size]."""
+        return self.layers(x)
 
 
 def _initialize_layer(layer: nn.Linear | nn.Conv2d, config: ModelConfig) -> None:

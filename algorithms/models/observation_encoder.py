@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.config import ModelConfig
-from algorithms.models.encoder_registry import choose_encoder, find_encoder, require_used
+from algorithms.models.encoder_registry import choose_encoder, find_encoder, require_used, scales_pixels
 from algorithms.models.layers import fully_connected
 from algorithms.models.normalization import ObservationNormalizer
 from envs.api import ObservationLeaf
@@ -45,7 +45,9 @@ class Preprocessor(nn.Module):
         super().__init__()
         self.leaves = leaves
         self.mean = config.obs_subtract_mean
-        self.factor = 1.0 / config.obs_scale
+        self.factors = [1.0 if scales_pixels(leaf, config) else 1.0 / config.obs_scale for leaf in leaves]
+        self.image_dtype = torch.float32
+        """What encoders of images compute with."""
         normalized = config.normalize_input
         self.normalizers = nn.ModuleList(
             ObservationNormalizer(leaf.shape) if normalized and leaf.kind == "vector" else nn.Identity()
@@ -55,10 +57,10 @@ class Preprocessor(nn.Module):
     def forward(self, observations: Mapping[str, Tensor]) -> list[Tensor]:
         """name -> [B, ...] in the environment's dtypes to one tensor [B, ...] per leaf."""
         prepared = []
-        for leaf, normalizer in zip(self.leaves, self.normalizers, strict=True):
+        for leaf, normalizer, factor in zip(self.leaves, self.normalizers, self.factors, strict=True):
             x = observations[leaf.name]
             if leaf.kind == "image":
-                prepared.append(self._scaled(x))
+                prepared.append(self._scaled(x, factor))
             elif leaf.kind == "vector":
                 prepared.append(normalizer(x.float().flatten(1)))
             else:
@@ -71,12 +73,17 @@ class Preprocessor(nn.Module):
             if isinstance(normalizer, ObservationNormalizer):
                 normalizer.update(observations[leaf.name].flatten(mask.dim()), mask)
 
-    def _scaled(self, image: Tensor) -> Tensor:
-        # Bytes are rearranged before they become four times as large.
-        x = image.contiguous(memory_format=torch.channels_last).to(torch.float32, copy=True)
+    def _scaled(self, image: Tensor, factor: float) -> Tensor:
+        # Bytes are rearranged before they become two or four times as large.
+        x = image.contiguous(memory_format=torch.channels_last)
+        if not self.mean and factor == 1.0:
+            return x.to(self.image_dtype)  # exact for bytes, in bf16 too
+        x = x.to(torch.float32, copy=True)
         if self.mean:
             x.sub_(self.mean)
-        return x.mul_(self.factor) if self.factor != 1.0 else x
+        if factor != 1.0:
+            x.mul_(factor)
+        return x.to(self.image_dtype)
 
 
 class ObservationEncoder(nn.Module):

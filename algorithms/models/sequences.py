@@ -26,7 +26,9 @@ class GruSequence(torch.autograd.Function):
     """h_t = (1 - z) * n + z * p with p = keep_t * h_{t-1}, r and z sigmoids, n = tanh(i_n + r * (U_n p + b_n))."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, state: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, projected: Tensor, state: Tensor, keep: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         """Run the layer.
 
         Args:
@@ -36,6 +38,7 @@ class GruSequence(torch.autograd.Function):
             keep: [T, N, 1] 0.0 where an episode begins, else 1.0.
             weight: [3H, H] recurrent.
             bias: [3H] recurrent.
+            dtype: what matrices are multiplied in; all else is float32.
 
         Returns:
             [T, N, H] the state after every step.
@@ -45,11 +48,12 @@ class GruSequence(torch.autograd.Function):
         gates = torch.empty_like(projected)  # r, z, n
         new_part = torch.empty_like(previous)  # U_n p + b_n
         states = torch.empty_like(previous)
-        recurrent = state.new_empty(rows, 3 * size)
+        recurrent = state.new_empty((rows, 3 * size), dtype=dtype)
+        weight, bias = weight.to(dtype), bias.to(dtype)
         transposed = weight.t()
         for t in range(steps):
             p = torch.mul(state, keep[t], out=previous[t])
-            torch.addmm(bias, p, transposed, out=recurrent)
+            torch.addmm(bias, p.to(dtype), transposed, out=recurrent)
             r_and_z = torch.add(projected[t, :, : 2 * size], recurrent[:, : 2 * size], out=gates[t, :, : 2 * size])
             r_and_z.sigmoid_()
             new_part[t] = recurrent[:, 2 * size :]
@@ -77,16 +81,19 @@ class GruSequence(torch.autograd.Function):
             torch.mul(carried, by_update[t], out=grad_projected[t, :, size : 2 * size])
             grad_recurrent[t, :, : 2 * size] = grad_projected[t, :, : 2 * size]
             torch.mul(of_new, r[t], out=grad_recurrent[t, :, 2 * size :])
-            carried = torch.addmm(carried * z[t], grad_recurrent[t], weight).mul_(keep[t])
+            by_weight = torch.mm(grad_recurrent[t].to(weight.dtype), weight).to(carried.dtype)
+            carried = by_weight.addcmul_(carried, z[t]).mul_(keep[t])
         flat = grad_recurrent.flatten(0, 1)
-        return grad_projected, carried, None, flat.t() @ previous.flatten(0, 1), flat.sum(0)
+        return grad_projected, carried, None, _weight_gradient(flat, previous, weight.dtype), flat.sum(0), None
 
 
 class LstmSequence(torch.autograd.Function):
     """c_t = f * keep_t * c_{t-1} + i * g and h_t = o * tanh(c_t); i, f, o sigmoids, g a tanh."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weight: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, projected: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weight: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         """Run the layer.
 
         Args:
@@ -96,6 +103,7 @@ class LstmSequence(torch.autograd.Function):
             cell: [N, H] c before the first step.
             keep: [T, N, 1] 0.0 where an episode begins, else 1.0.
             weight: [4H, H] recurrent.
+            dtype: what matrices are multiplied in; all else is float32.
 
         Returns:
             [T, N, H] h after every step.
@@ -104,11 +112,12 @@ class LstmSequence(torch.autograd.Function):
         previous, previous_cell = (state.new_empty(steps, rows, size) for _ in range(2))
         gates = torch.empty_like(projected)
         squashed, states = torch.empty_like(previous), torch.empty_like(previous)  # tanh(c), h
+        weight = weight.to(dtype)
         transposed = weight.t()
         for t in range(steps):
             p = torch.mul(state, keep[t], out=previous[t])
             q = torch.mul(cell, keep[t], out=previous_cell[t])
-            torch.addmm(projected[t], p, transposed, out=gates[t])
+            torch.add(projected[t], torch.mm(p.to(dtype), transposed), out=gates[t])
             gates[t, :, : 2 * size].sigmoid_()
             gates[t, :, 2 * size : 3 * size].tanh_()
             gates[t, :, 3 * size :].sigmoid_()
@@ -136,7 +145,12 @@ class LstmSequence(torch.autograd.Function):
             of_cell = torch.addcmul(carried_cell, of_state, by_cell[t])
             sources = torch.cat((of_cell, of_cell, of_cell, of_state), 1)
             torch.mul(sources, factors[t], out=grad_gates[t])
-            carried = torch.mm(grad_gates[t], weight).mul_(keep[t])
+            carried = torch.mm(grad_gates[t].to(weight.dtype), weight).to(of_cell.dtype).mul_(keep[t])
             carried_cell = of_cell.mul_(f[t]).mul_(keep[t])
-        grad_weight = grad_gates.flatten(0, 1).t() @ previous.flatten(0, 1)
-        return grad_gates, carried, carried_cell, None, grad_weight
+        grad_weight = _weight_gradient(grad_gates.flatten(0, 1), previous, weight.dtype)
+        return grad_gates, carried, carried_cell, None, grad_weight, None
+
+
+def _weight_gradient(flat: Tensor, previous: Tensor, dtype: torch.dtype) -> Tensor:
+    """[T * N, G] gradients of the gates and [T, N, H] states before them -> [G, H] in the dtype of the states."""
+    return (flat.to(dtype).t() @ previous.flatten(0, 1).to(dtype)).to(previous.dtype)

@@ -29,7 +29,7 @@ from utils.logs import log_to_terminal_and_file
 from utils.processes import set_title
 from utils.signals import StopSignals
 
-EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+EXIT_FAILED = 1
 STATUS_LINE_EVERY_S = 5.0
 POLL_S = 0.1
 # A signal must end the run within 10 s, a failure within 2: saving and stopping share that time.

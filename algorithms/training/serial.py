@@ -31,6 +31,7 @@ from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
 from envs.api import EnvSpec, Repeatable
+from envs.registry import resolve
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class SerialWorkforce:
             self._learners.append(learner)
             self._feeders.append(BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1]))
             inference = PolicyInference(
-                build_actor_critic(config.model, spec),
+                build_actor_critic(config.model, spec, device),
                 actors * wires.arrays.sizes.splits * wires.arrays.sizes.rows,
                 device,
                 seeds.of("policy_worker", policy, 0),
@@ -74,7 +75,8 @@ class SerialWorkforce:
             own = counters[actors + policy]
             self._policies.append(PolicyCore(wires.arrays, requests, wires.weights[policy], inference, own, policy))
         self._splits: list[EnvSplit] = []
-        self._jobs = [wiring.actor_job(config, actor, seeds) for actor in range(actors)]
+        env = resolve(config.env.env)
+        self._jobs = [wiring.actor_job(config, env, actor, seeds) for actor in range(actors)]
         self._splits_per_actor = config.sampling.worker_num_splits
 
     def poll(self, timeout_s: float) -> list[Report]:
@@ -162,8 +164,10 @@ class SerialWorkforce:
             if split.waits_for_block:
                 split.try_next_block()
             elif split.is_answered():
+                completed = split.completed
                 finished += split.advance()
-                tell_progress(split.env, int(self._arrays["run_env_frames"][0]))
+                if split.completed > completed:
+                    tell_progress(split.env, int(self._arrays["run_env_frames"][0]))
         if finished:
             self._reports.append(EpisodesFinished(finished))
 

@@ -90,13 +90,13 @@ class Summaries:
         self._next_point = self._next_status = 0.0
         self._seen_first_episodes: set[int] = set()
 
-    def maybe_write(self, state: str = "training") -> None:
+    def maybe_write(self) -> None:
         """Write what is due."""
         now = time.monotonic()
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._statistics.tick()
-            self.write_status(state)
+            self.write_status("training")
         if self._first_episodes() or (now >= self._next_point and self._has_begun()):
             self._next_point = now + self._every_s
             self.write_point()

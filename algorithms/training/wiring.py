@@ -21,7 +21,7 @@ from algorithms.workers.placement import place_actor, place_torch_worker
 from algorithms.workers.supervisor import Recipe
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
-from envs.registry import resolve
+from envs.registry import ResolvedEnv, resolve
 from utils.options import ConfigError
 from utils.processes import available_memory
 
@@ -63,12 +63,17 @@ class Wiring(NamedTuple):
         return SharedMemoryHandle.of(self.arrays, self.weights)
 
 
+def holds_blocks(config: TrainConfig) -> bool:
+    """Actors wait for the weights that their last rollout led to."""
+    return not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0
+
+
 def num_blocks(config: TrainConfig, trajectories: int) -> int:
     """Blocks of each split, K: one being filled and as many as may wait for the learner.
 
     `trajectories`: columns that one block of every split holds together.
     """
-    if not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0:
+    if holds_blocks(config):
         return 1
     batches = config.learning.num_minibatches_to_accumulate
     if batches < 0:
@@ -117,7 +122,6 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> None:
             f"{processes_mb:.0f} MB of processes) and {available_mb:.0f} MB are available; lower num_workers, "
             "num_envs_per_worker, rollout, batch_size, num_batches_per_iteration or num_minibatches_to_accumulate"
         )
-    log.info("shared memory: %.1f MB in %d blocks", blocks_mb, sizes.actors * sizes.splits * sizes.blocks)
 
 
 def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
@@ -128,15 +132,17 @@ def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
         policy_workers=[[Doorbell() for _ in range(per_policy)] for _ in range(sizes.policies)],
         learners=[Doorbell() for _ in range(sizes.policies)],
     )
+    blocks = sizes.actors * sizes.splits * sizes.blocks
+    log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
     weights = [WeightsBuffer.create(policy) for policy in range(sizes.policies)]
     return Wiring(SharedArrays.create(sizes), weights, bells)
 
 
-def actor_job(config: TrainConfig, index: int, seeds: Seeds) -> ActorJob:
+def actor_job(config: TrainConfig, env: ResolvedEnv, index: int, seeds: Seeds) -> ActorJob:
     """The work of one actor."""
     return ActorJob(
         index=index,
-        env=resolve(config.env.env),
+        env=env,
         family_options=config.family,
         sampling=config.sampling,
         num_actors=config.sampling.num_workers,
@@ -152,6 +158,8 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
     by_policy = range(policies)
     learner_place = place_torch_worker(config.workers.learner_threads, policies, niceness)
     policy_place = place_torch_worker(config.workers.policy_worker_threads, policies * per_policy, niceness)
+    env = resolve(config.env.env)
+    is_pinned, gpus = config.workers.set_workers_cpu_affinity and env.family.has_engine, config.workers.actor_gpus
     workers = []
     for policy in by_policy:
         learner = learner_job(config, spec, policy, device, experiment, seeds)
@@ -163,9 +171,8 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
         process = actors + policy * per_policy + index
         workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, policy_place))
     for index in range(actors):
-        pinned, gpus = config.workers.set_workers_cpu_affinity, config.workers.actor_gpus
-        actor_place = place_actor(index, pinned, niceness, gpus)
-        workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, index, seeds), actor_place))
+        actor_place = place_actor(index, is_pinned, niceness, gpus)
+        workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, env, index, seeds), actor_place))
     return workers
 
 
@@ -184,6 +191,6 @@ def learner_job(
         load_kind=config.run.load_checkpoint_kind,
         keep_checkpoints=config.run.keep_checkpoints,
         auxiliary_options=config.auxiliary,
-        hold_blocks=not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0,
+        hold_blocks=holds_blocks(config),
         sampler_only=config.run.sampler_only,
     )

@@ -15,15 +15,13 @@ from algorithms.messages import EpisodeFinished, EpisodesFinished
 from algorithms.sampling.env_split import EnvSplit
 from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.workers.jobs import ActorJob
-from algorithms.workers.worker import Worker
+from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from envs.api import BatchEnv, EnvContext
 from envs.registry import make_batch_env
 from utils.processes import limit_native_threads
 
 # Episodes are reported in batches: a message costs more than an environment step of a small task.
 REPORT_EVERY_S = 0.25
-# A bell that was missed, for whatever reason, costs no more than this.
-LONGEST_SLEEP_S = 0.1
 # Follow the curriculum this often.
 PROGRESS_EVERY_S = 1.0
 

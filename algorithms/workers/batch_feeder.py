@@ -10,8 +10,7 @@ from collections.abc import Callable
 from algorithms.memory.collate import BatchAssembler, Staging
 from algorithms.memory.counters import Tally, Timer, WorkerCounters
 from algorithms.workers.doorbells import Doorbell
-
-LONGEST_SLEEP_S = 0.1
+from algorithms.workers.worker import LONGEST_SLEEP_S
 
 
 class BatchFeeder:

@@ -21,7 +21,9 @@ class WorkersConfig:
         False, "Run everything in one process, in turns: slower, repeatable with --seed, easy to debug"
     )
     set_workers_cpu_affinity: bool = option(
-        True, "Keep each actor on one CPU core, together with the engine it steps, where there are enough of both"
+        True,
+        "Keep each actor on one CPU core together with the engines it steps, where environments are processes of their "
+        "own, as in Doom: the two work in turns. Other actors are left to the scheduler",
     )
     default_niceness: int = option(
         0,

@@ -41,7 +41,7 @@ class LearnerCore:
         self._weights = weights
         self._counters = counters
         self._device = torch.device(job.device)
-        self._model = build_actor_critic(job.model, job.spec).to(self._device)
+        self._model = build_actor_critic(job.model, job.spec, self._device)
         assert self._model.state_size == arrays.sizes.state_size, "blocks hold another recurrent state than the model"
         self._flat = flatten(self._model)
         self._learner = Learner(

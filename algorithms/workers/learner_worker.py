@@ -12,11 +12,11 @@ from algorithms.messages import SaveCheckpoint
 from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
-from algorithms.workers.worker import Worker
+from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from utils.processes import keep_freed_memory
 
 # What an iteration measured is of use to a reader, not to the run: small tasks have dozens a second.
 REPORT_EVERY_S = 1.0
-LONGEST_SLEEP_S = 0.1
 
 
 class LearnerWorker(Worker):
@@ -32,6 +32,7 @@ class LearnerWorker(Worker):
     def setup(self) -> None:
         """Build the network, go on from the newest checkpoint, publish the weights to begin with."""
         torch.set_num_threads(max(1, self.start.placement.threads))
+        keep_freed_memory()
         job, bells = self.job, self.start.bells
         weights = self.start.memory.open_weights(job.policy)
         self._core = LearnerCore(self.arrays, weights, self.counters, job)

@@ -1,8 +1,9 @@
 """Which core a worker runs on and how many threads it computes with.
 
-An actor is pinned to one core, and with it the simulator processes that it starts, because the two talk in lock
-step: a ViZDoom worker pinned together with its engine steps three times as fast as one left to the scheduler. Policy
-workers and learners are left to the scheduler, which moves them to whatever core waits.
+An actor whose environments are engines, processes that work in lock step with it, is pinned to one core and they with
+it: a ViZDoom worker pinned together with its engine steps three times as fast as one left to the scheduler. All others
+are left to the scheduler, which moves them to whatever core waits: on two cores, CartPole with pinned actors left a
+sixth of the machine idle and made 34k frames per second against 42k.
 """
 
 from __future__ import annotations

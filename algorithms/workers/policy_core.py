@@ -20,7 +20,6 @@ from algorithms.memory.layout import SharedArrays
 from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.models.inference import PolicyInference
-from algorithms.models.parameters import flat_size
 
 
 class Rows(NamedTuple):
@@ -54,7 +53,7 @@ class PolicyCore:
         self._publication = 0
         self.inference = inference
         self._counters = counters
-        self._received = torch.empty(flat_size(inference.model))
+        self._received = torch.empty(inference.num_weights)
         self._policy_id = arrays["policy_id"].reshape(-1)
         self._observations = {name: _flat(array, 5) for name, array in arrays.observations().items()}
         self._fresh = _flat(arrays["fresh"], 5)

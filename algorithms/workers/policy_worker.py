@@ -13,9 +13,9 @@ from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.workers.jobs import PolicyJob
 from algorithms.workers.policy_core import PolicyCore
-from algorithms.workers.worker import Worker
+from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from utils.processes import keep_freed_memory
 
-LONGEST_SLEEP_S = 0.1
 # How long the first request may wait for company. Longer than it takes all splits of an awake actor to ask; far
 # shorter than a forward pass of a pixel network.
 COMPANY_WAIT_S = 0.0005
@@ -33,9 +33,10 @@ class PolicyWorker(Worker):
     def setup(self) -> None:
         """Build the network. Its weights come from the learner, later."""
         torch.set_num_threads(max(1, self.start.placement.threads))
+        keep_freed_memory()
         job, sizes, bells = self.job, self.arrays.sizes, self.start.bells
-        model = build_actor_critic(job.model, job.spec)
-        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, torch.device(job.device), job.seed)
+        model = build_actor_critic(job.model, job.spec, job.device)
+        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, job.device, job.seed)
         requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)

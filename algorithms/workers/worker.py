@@ -26,6 +26,8 @@ from algorithms.workers.doorbells import Doorbell, SharedDescriptor
 from algorithms.workers.placement import Placement
 from utils import processes
 
+# How long a worker may sleep through a bell that was missed, for whatever reason, or a request to stop.
+LONGEST_SLEEP_S = 0.1
 EXIT_OK = 0
 EXIT_FAILED = 1
 DUMP_STACKS = signal.SIGUSR2  # makes a worker write the stacks of all its threads into its log

@@ -80,4 +80,4 @@ def defaults(name: str) -> dict[str, Any]:
     }
 
 
-FAMILY = EnvFamily(make=make, config=DoomOptions, defaults=defaults, names=NAMES)
+FAMILY = EnvFamily(make=make, config=DoomOptions, defaults=defaults, names=NAMES, has_engine=True)

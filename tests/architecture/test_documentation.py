@@ -30,7 +30,7 @@ EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
-    "tasks", "seeds", PLACEHOLDER,
+    "tasks", "seeds", "out", "peer", "peer_python", "rounds", "seconds", PLACEHOLDER,
 }  # fmt: skip
 
 

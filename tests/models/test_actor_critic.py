@@ -37,7 +37,7 @@ CORES = {
 
 
 def small_config(**options):
-    defaults = {"hidden_size": 8, "mlp_layers": "8", "obs_scale": 255.0, "normalize_input": True}
+    defaults = {"hidden_size": 8, "mlp_layers": "8", "obs_scale": 255.0, "normalize_input": True, "precision": "fp32"}
     return ModelConfig(**(defaults | options))
 
 
@@ -110,6 +110,31 @@ def test_ratios_on_unchanged_weights_are_one(encoder, core):
         assert (log_ratio.exp() - 1.0).abs().max() < 1e-5
         torch.testing.assert_close(unrolled.values, values, atol=1e-5, rtol=1e-5)
         assert parameters.std(dim=(0, 1)).min() > 1e-4, "the policy ignores its observation: nothing was proven"
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("encoder", OBSERVATIONS)
+def test_in_bf16_acting_and_learning_agree_to_its_rounding(encoder, core):
+    spec = spec_of(OBSERVATIONS[encoder], ACTIONS["discrete"])
+    options = {"encoder": encoder, "hidden_size": 64, **CORES[core]}
+    model = trained_model(small_config(precision="bf16", **options), spec)
+    exact = trained_model(small_config(**options), spec)
+    exact.load_state_dict(model.state_dict())
+    observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+    state = torch.randn(ROWS, model.state_size)
+    parameters, values = act_step_by_step(model, observations, state, fresh)
+    unrolled, exactly = model.unroll(observations, state, fresh), exact.unroll(observations, state, fresh)
+    assert model.dtype == torch.bfloat16 and parameters.dtype == unrolled.values.dtype == torch.float32
+    scale = exactly.parameters.std() + exactly.values.std()
+    for ours, theirs in ((unrolled.parameters, parameters), (unrolled.values, values)):
+        assert (ours - theirs).abs().max() < 0.05 * scale
+    assert 0.0 < (unrolled.parameters - exactly.parameters).abs().max() < 0.1 * scale, "nothing was rounded"
+    (unrolled.parameters.square().mean() + unrolled.values.square().mean()).backward()
+    (exactly.parameters.square().mean() + exactly.values.square().mean()).backward()
+    for (name, weight), reference in zip(model.named_parameters(), exact.parameters(), strict=True):
+        assert weight.grad.dtype == torch.float32
+        similarity = torch.cosine_similarity(weight.grad.flatten(), reference.grad.flatten(), 0)
+        assert similarity > 0.98 or reference.grad.norm() < 1e-6, name
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])

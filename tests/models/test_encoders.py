@@ -1,6 +1,7 @@
 """Every encoder of the folder, how one is chosen, and how one comes from outside."""
 
 import ast
+import dataclasses
 import importlib
 import pkgutil
 import sys
@@ -145,11 +146,16 @@ def test_a_registration_cannot_take_a_name_that_is_in_use(name):
 def test_images_are_shifted_and_scaled_as_the_options_say():
     leaf = image(7, 7)
     spec = EnvSpec((leaf,), ACTIONS, 1)
-    config = ModelConfig(use_rnn=False, obs_subtract_mean=10.0, obs_scale=4.0)
+    config = ModelConfig(use_rnn=False, obs_subtract_mean=10.0, obs_scale=4.0, precision="fp32")
     picture = torch.randint(0, 256, (2, 3, 7, 7), dtype=torch.uint8)
     original = picture.clone()
-    (prepared,) = build_actor_critic(config, spec).preprocessor({"obs": picture})
-    torch.testing.assert_close(prepared, (picture.float() - 10.0) / 4.0)
+    model = build_actor_critic(config, spec)
+    (prepared,) = model.preprocessor({"obs": picture})
+    torch.testing.assert_close(prepared, picture.float() - 10.0)  # the encoder divides, by way of its weight
+    divided, undivided = (build_actor_critic(dataclasses.replace(config, obs_scale=s), spec) for s in (4.0, 1.0))
+    divided.load_state_dict(undivided.state_dict())
+    features = [trained._trunks[0].encoder for trained in (divided, undivided)]
+    torch.testing.assert_close(features[0]([prepared]), features[1]([prepared / 4.0]))
     assert torch.equal(picture, original) and prepared.is_contiguous(memory_format=torch.channels_last)
     floating = torch.rand(2, 3, 7, 7)
     untouched = floating.clone()

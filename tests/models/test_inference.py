@@ -1,5 +1,7 @@
 """The policy worker's half: memory per agent row, replaced weights, repeatable samples."""
 
+import copy
+
 import pytest
 import torch
 
@@ -59,14 +61,6 @@ def test_the_state_before_is_what_the_learner_unrolls_from():
     assert not result.state_before[fresh == 1].any() and result.state_before[fresh == 0].any(1).all()
 
 
-def test_reset_rows_forgets_those_rows_only():
-    policy, rows = inference(), torch.arange(ROWS)
-    policy.act(rows, observe(0, rows), none_fresh(rows))
-    policy.reset_rows(torch.tensor([1, 3]))
-    before = policy.act(rows, observe(1, rows), none_fresh(rows)).state_before
-    assert [bool(row.any()) for row in before] == [True, False, True, False, True, True]
-
-
 def test_shapes_and_types_are_those_of_the_block():
     for options, state_size in (({}, 8), ({"use_rnn": False}, 0)):
         rows = torch.tensor([2, 4])
@@ -103,3 +97,18 @@ def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
 def test_nothing_it_returns_carries_a_gradient():
     rows = torch.arange(ROWS)
     assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_fresh(rows)))
+
+
+def test_in_bf16_adopted_weights_are_the_published_ones_rounded():
+    policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
+    other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
+    converted = [weight for weight in policy.model.parameters() if weight.dtype == torch.bfloat16]
+    assert len(converted) == 3, "the large layer, and both weights of the core"
+    policy.adopt(flatten(copy.deepcopy(other)))
+    for mine, published in zip(policy.model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, published.to(mine.dtype))
+    rows = torch.arange(ROWS)
+    result = policy.act(rows, observe(0, rows), none_fresh(rows))
+    unrolled = other.unroll({"obs": observe(0, rows)["obs"][None]}, result.state_before, torch.zeros(1, ROWS))
+    torch.testing.assert_close(unrolled.parameters[0], result.parameters, atol=1e-3, rtol=0.02)
+    assert {field.dtype for field in result} == {torch.float32}

@@ -21,6 +21,7 @@ PROMISED = {  # what users of these names rely on
     "use_rnn": True,
     "rnn_type": "gru",
     "rnn_num_layers": 1,
+    "precision": "auto",
     "actor_critic_share_weights": True,
     "adaptive_stddev": True,
     "initial_stddev": 1.0,

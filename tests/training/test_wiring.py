@@ -98,6 +98,19 @@ def test_every_process_has_a_place_and_a_name_of_its_own_learners_first(all_reci
     assert kinds == {"learner": "LearnerWorker", "policy": "PolicyWorker", "actor": "ActorWorker"}
 
 
+@pytest.mark.parametrize(
+    ("env", "options", "pinned"),
+    [("CartPole-v1", [], 0), ("doom_basic", [], 1), ("doom_basic", ["--set_workers_cpu_affinity=False"], 0)],
+)
+def test_actors_are_kept_on_one_core_where_they_work_in_turns_with_engines(tmp_path, env, options, pinned):
+    resolved = resolve([f"--env={env}", f"--train_dir={tmp_path}", "--num_workers=2", "--experiment=first", *options])
+    experiment = Experiment.open(resolved, ["train_appo.py"])
+    workers = recipes(resolved.config, probe("CartPole-v1"), "cpu", experiment, Seeds(1, 0))
+    experiment.close()
+    cores = {worker.name: len(worker.placement.cores) for worker in workers}
+    assert cores == {"learner-0": 0, "policy-0-0": 0, "actor-00": pinned, "actor-01": pinned}
+
+
 def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):
     workers, _, experiment = all_recipes
     jobs = {worker.name: worker.job for worker in workers}

@@ -32,7 +32,7 @@ CASES = {
     "action masks in info, gru": lambda: Case("synthetic_masked_info", options=SHORT, **GRU),
     "tuple of actions": lambda: Case("synthetic_tuple", options=SHORT, **GRU),
     "continuous actions": lambda: Case("synthetic_continuous", options=SHORT, adaptive_stddev=False, **NO_RNN),
-    "dict with a picture": lambda: Case("synthetic_dict", options=IMAGES, obs_scale=255.0, **GRU),
+    "dict with a picture": lambda: Case("synthetic_dict", options=IMAGES, obs_scale=255.0, precision="fp32", **GRU),
     "several agents": lambda: Case("synthetic_multi", options=SEVERAL, **GRU),
     "two policies, gru": lambda: Case("synthetic_truncation", options=SHORT, policies=2, **GRU),
     "two policies, lstm, chunks": lambda: Case("synthetic_identity", options=SHORT, policies=2, recurrence=2, **LSTM),

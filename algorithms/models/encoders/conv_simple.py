@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from torch import Tensor, nn
-
-from algorithms.models.config import ModelConfig
-from algorithms.models.layers import conv_stack
-from envs.api import ObservationLeaf
-
-STAGES = ((32, 8, 4), (64, 4, 2), (128, 3, 2))  # (channels, kernel, stride)
+from algorithms.models.layers import ConvStack
 
 
-class Encoder(nn.Module):
+class Encoder(ConvStack):
     """32 channels 8x8/4, 64 channels 4x4/2, 128 channels 3x3/2."""
 
-    kind: ClassVar[Literal["image", "vector"]] = "image"
-    minimum_size: ClassVar[int] = 36
-
-    def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
-        super().__init__()
-        self.layers, self.output_size = conv_stack(leaf.shape, STAGES, config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, height, width] -> [B, output_size]."""
-        return self.layers(x)
+    minimum_size = 36
+    stages = ((32, 8, 4), (64, 4, 2), (128, 3, 2))

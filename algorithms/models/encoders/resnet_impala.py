@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from algorithms.models.config import ModelConfig
-from algorithms.models.layers import activation, conv
+from algorithms.models.layers import FlattenImage, activation, conv, pixel_conv
 from envs.api import ObservationLeaf
 
 CHANNELS = (16, 32, 32)
@@ -37,6 +37,7 @@ class Encoder(nn.Module):
     """Three stages of convolution, pooling that halves the size, and two residual blocks."""
 
     kind: ClassVar[Literal["image", "vector"]] = "image"
+    scales_pixels: ClassVar[bool] = True
     minimum_size: ClassVar[int] = 1
 
     def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
@@ -44,14 +45,15 @@ class Encoder(nn.Module):
         channels, height, width = leaf.shape
         layers: list[nn.Module] = []
         for outputs in CHANNELS:
+            first_conv = conv if layers else pixel_conv
             layers += [
-                conv(channels, outputs, 3, 1, config, padding=1),
+                first_conv(channels, outputs, 3, 1, config, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
                 ResidualBlock(outputs, config),
                 ResidualBlock(outputs, config),
             ]
             channels, height, width = outputs, (height + 1) // 2, (width + 1) // 2
-        self.layers = nn.Sequential(*layers, activation(config), nn.Flatten())
+        self.layers = nn.Sequential(*layers, activation(config), FlattenImage())
         self.output_size = channels * height * width
 
     def forward(self, x: Tensor) -> Tensor:

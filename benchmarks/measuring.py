@@ -1,0 +1,206 @@
+"""Running a training program and watching it from outside: frames, processor time and memory of its whole process tree.
+
+Nothing here knows which program it is. Whoever does gives the command, a way to read how many environment frames it
+has counted, and a name for each process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+POLL_S = 0.25
+STOP_S = 15.0
+STALL_S = 30.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class MeasurementError(RuntimeError):
+    """The program could not be measured. The message says why."""
+
+
+class Usage(NamedTuple):
+    """What one kind of process took during the measured window."""
+
+    processes: int
+    cpu_seconds: float
+    cores: float  # cpu_seconds per second
+    peak_mb: float  # resident memory of all processes of the kind, at the moment when the whole tree was largest
+
+
+class Measurement(NamedTuple):
+    """One run of a program, after its warm-up."""
+
+    frames_per_second: float
+    seconds: float  # of the measured window
+    first_frame_s: float  # from the command to the first frame it counted
+    usage: dict[str, Usage]  # by kind of process
+    peak_mb: float  # resident memory of the whole tree
+
+    @property
+    def cores(self) -> float:
+        """Cores that were kept busy on average."""
+        return sum(usage.cores for usage in self.usage.values())
+
+
+class ProcessTree:
+    """Processor time and memory of a process and everything below it, by kind, over processes that come and go."""
+
+    def __init__(self, root: int, kind_of: Callable[[psutil.Process], str]) -> None:
+        """`kind_of` names a process; asked once for each."""
+        self._root = psutil.Process(root)
+        self._kind_of = kind_of
+        self._members: dict[int, psutil.Process] = {root: self._root}
+        self._kinds: dict[int, str] = {}
+        self._cpu_s: dict[int, float] = {}
+        self.peak_mb = 0.0
+        self.peak_by_kind: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Take one look at every process there is."""
+        by_kind: dict[str, float] = {}
+        try:
+            members = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for member in members:
+            self._members[member.pid] = member
+            try:
+                with member.oneshot():
+                    times, memory_mb = member.cpu_times(), member.memory_info().rss / 1e6
+                    kind = self._kinds.get(member.pid) or self._kind_of(member)
+            except psutil.NoSuchProcess:
+                continue
+            # A process is forked under its parent's name: ask again until it has one of its own.
+            if kind != "starting":
+                self._kinds[member.pid] = kind
+            self._cpu_s[member.pid] = times.user + times.system
+            by_kind[kind] = by_kind.get(kind, 0.0) + memory_mb
+        if sum(by_kind.values()) > self.peak_mb:
+            self.peak_mb, self.peak_by_kind = sum(by_kind.values()), by_kind
+
+    def members(self) -> list[psutil.Process]:
+        """Every process ever seen, whether it lives or not."""
+        return list(self._members.values())
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """pid -> processor time, of every process ever seen."""
+        return dict(self._cpu_s)
+
+    def usage(self, before: Mapping[int, float], seconds: float) -> dict[str, Usage]:
+        """What each kind took since `before`."""
+        taken: dict[str, list[float]] = {}
+        for pid, cpu_s in self._cpu_s.items():
+            taken.setdefault(self._kinds.get(pid, "starting"), []).append(cpu_s - before.get(pid, 0.0))
+        return {
+            kind: Usage(len(each), sum(each), sum(each) / seconds, self.peak_by_kind.get(kind, 0.0))
+            for kind, each in sorted(taken.items())
+        }
+
+
+def measure(
+    command: Sequence[str],
+    log: Path,
+    frames: Callable[[], int],
+    kind_of: Callable[[psutil.Process], str],
+    *,
+    warm_up_s: float,
+    seconds: float,
+    start_limit_s: float = 120.0,
+    cwd: Path = ROOT,
+) -> Measurement:
+    """Start a training program, let it warm up, watch it, and end it with Ctrl+C.
+
+    Args:
+        command: the program; stopped when the window is over.
+        log: where its output goes.
+        frames: environment frames it has counted so far.
+        kind_of: names one of its processes; "starting" as long as it has no name of its own.
+        warm_up_s: seconds after the first frame that do not count.
+        seconds: length of the window.
+        start_limit_s: how long the first frame may take.
+        cwd: where it runs.
+
+    Raises:
+        MeasurementError: it ended by itself, or counted no frame in time; the message holds the end of its output.
+    """
+    began = time.monotonic()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, start_new_session=True)
+    tree = ProcessTree(process.pid, kind_of)
+    try:
+        _watch(process, tree, lambda: frames() > 0, began + start_limit_s, log)
+        first_frame_s = time.monotonic() - began
+        if not frames():
+            raise MeasurementError(f"no frame within {start_limit_s:.0f} s; its output ends: {_tail(log)}")
+        _watch(process, tree, lambda: False, time.monotonic() + warm_up_s, log)
+        started, cpu, frames_before = _next_frames(process, tree, frames, log)
+        _watch(process, tree, lambda: False, started + seconds, log)
+        ended, _, frames_after = _next_frames(process, tree, frames, log)
+        window_s = ended - started
+        usage = tree.usage(cpu, window_s)
+        return Measurement((frames_after - frames_before) / window_s, window_s, first_frame_s, usage, tree.peak_mb)
+    finally:
+        _stop(process, tree)
+
+
+def _next_frames(
+    process: subprocess.Popen[bytes], tree: ProcessTree, frames: Callable[[], int], log: Path
+) -> tuple[float, dict[int, float], int]:
+    """The moment at which the count of frames changes next: programs tell it every few seconds only."""
+    before = frames()
+    _watch(process, tree, lambda: frames() != before, time.monotonic() + STALL_S, log, poll_s=0.02)
+    now, count = time.monotonic(), frames()
+    if count == before:
+        raise MeasurementError(f"no further frame for {STALL_S:.0f} s; its output ends: {_tail(log)}")
+    tree.look()
+    return now, tree.cpu_seconds(), count
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    tree: ProcessTree,
+    is_over: Callable[[], bool],
+    deadline: float,
+    log: Path,
+    poll_s: float = POLL_S,
+) -> None:
+    next_look = 0.0
+    while time.monotonic() < deadline and not is_over():
+        if process.poll() is not None:
+            raise MeasurementError(f"the program ended with {process.returncode}; its output ends: {_tail(log)}")
+        if time.monotonic() >= next_look:
+            tree.look()
+            next_look = time.monotonic() + POLL_S
+        time.sleep(poll_s)
+
+
+def _stop(process: subprocess.Popen[bytes], tree: ProcessTree) -> None:
+    """Ctrl+C, and no survivors: the next measurement must have the machine to itself."""
+    tree.look()
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    # All that were ever seen: those whose parent ended before them are no longer below the program.
+    family = [member for member in tree.members() if member.pid != process.pid]
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(family, timeout=STOP_S)
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,1 @@
+"""Programs that other frameworks' own Python runs, to be measured beside ours."""
