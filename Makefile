@@ -19,7 +19,7 @@ train_options := --env=$(ENV) --experiment=$(EXPERIMENT) $(if $(STEPS),--train_f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test test-slow lint docs clean
+.PHONY: help train test test-slow lint bench docs clean
 
 help:  ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ lint: $(VENV)/requirements-dev.installed  ## Check style, format and types
 	$(run) -m ruff check
 	$(run) -m ruff format --check
 	$(run) -m mypy
+
+bench: $(VENV)/requirements-envs.installed  ## Has it become slower than benchmarks/baseline.json says? Nothing else may run
+	$(run) -m benchmarks.guard $(ARGS)
 
 docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options
 	$(run) -m algorithms.config

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.measuring import ROOT, markdown
+
 POLL_S = 0.25
 COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
 
@@ -125,12 +126,6 @@ def summarise(name: str, outcomes: list[Outcome]) -> list[str]:
     return [task.env, " ".join(task.options), goal, f"{len(reached)} of {len(outcomes)}", frames, seconds, best]
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """The same table for a page."""
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run, print the table, write the JSON; 1 when a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -152,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    print(markdown(rows))
+    print(markdown(COLUMNS, rows))
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
     return int(any(outcome.reached == TASKS[outcome.task].must_fail for outcome in outcomes))

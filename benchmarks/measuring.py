@@ -204,3 +204,8 @@ def _stop(process: subprocess.Popen[bytes], tree: ProcessTree) -> None:
 
 def _tail(log: Path, lines: int = 12) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a page."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])

@@ -26,19 +26,15 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, markdown, measure
+from benchmarks.ours import COMPARISON, FOR_EVER, TASKS, kind_of_ours, our_run
 
 # Longer than our actors take to start at moments spread over a rollout, and than any of the programs takes to settle.
 WARM_UP_S = 10.0
-FOR_EVER = "10000000000"
 EXIT_OK, EXIT_FAILED = 0, 1
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SETUP = 'how to make it: docs/benchmarks.md, "Against the peers"'
 
-OURS = (
-    "--device=cpu --num_workers=2 --rollout=32 --batch_size=1024 --num_batches_per_iteration=1 --ppo_epochs=1 "
-    "--num_minibatches_to_accumulate=-1"
-)
 SAMPLE_FACTORY = (
     "--algo=APPO --device=cpu --serial_mode=False --async_rl=True --num_workers=2 --worker_num_splits=2 "
     "--policy_workers_per_policy=1 --rollout=32 --batch_size=1024 --num_batches_per_epoch=1 --num_epochs=1"
@@ -58,31 +54,27 @@ if __name__ == "__main__":
 
 
 class Task(NamedTuple):
-    """One environment and network, in the words of each program."""
+    """One environment and network, in the peer's words; ours stand in `ours.TASKS`."""
 
-    ours: str
     sample_factory: str
     sample_factory_examples: str  # module with the program for this kind of task
     package: str  # what the peer's Python needs besides the framework
 
 
-TASKS = {
+PEERS_TASKS = {
     "cartpole": Task(
-        "--env=CartPole-v1 --num_envs_per_worker=64 --use_rnn=False --mlp_layers=512,512 --encoder_extra_fc_layers=0",
         "--env=CartPole-v1 --num_envs_per_worker=64 --use_rnn=False --recurrence=1 --encoder_mlp_layers 512 512 "
         "--nonlinearity=tanh",
         "sf_examples.train_gym_env",
         "gymnasium",
     ),
     "breakout": Task(
-        "--env=atari_breakout --num_envs_per_worker=8",
         "--env=atari_breakout --num_envs_per_worker=8 --use_rnn=False --recurrence=1 "
         "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu",
         "sf_examples.atari.train_atari",
         "ale_py",
     ),
     "doom_basic": Task(
-        "--env=doom_basic --num_envs_per_worker=8",
         "--env=doom_basic --num_envs_per_worker=8 --use_rnn=True --rnn_type=gru --rnn_size=512 --recurrence=32 "
         "--encoder_conv_architecture=convnet_simple --encoder_conv_mlp_layers 512 --res_w=128 --res_h=72",
         "sf_examples.vizdoom.train_vizdoom",
@@ -122,34 +114,6 @@ class LoggedFrames:
         return self._last
 
 
-class StatusFrames:
-    """The frames in our `status.json`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self) -> int:
-        """None yet before the file is there."""
-        return int(json.loads(self._path.read_text())["env_frames"]) if self._path.exists() else 0
-
-
-def kind_of_ours(process: psutil.Process) -> str:
-    """Our processes have titles, but bear their parent's name until they have set theirs."""
-    name, parent = process.name(), process.parent()
-    parent_name = parent.name() if parent else ""
-    if name == parent_name:
-        return "starting"
-    if "vizdoom" in name:
-        return "engine"
-    if name == "appo driver":
-        return "driver"
-    kind = name.partition("-")[0]
-    if kind in ("actor", "policy", "learner"):
-        return kind
-    # The forkserver and the guardian are the driver's own children; `appo probe` looks at an environment.
-    return "helpers" if parent_name == "appo driver" or name.startswith("appo") else "starting"
-
-
 def kind_of_peers(process: psutil.Process) -> str:
     """A peer's processes cannot be told apart, but for the simulators."""
     return "engine" if "vizdoom" in process.name() else "python"
@@ -157,18 +121,17 @@ def kind_of_peers(process: psutil.Process) -> str:
 
 def ours(task: str, folder: Path, options: Sequence[str]) -> Program:
     """Our program, with what was typed for it last."""
-    command = [sys.executable, "train_appo.py", *TASKS[task].ours.split(), *OURS.split()]
-    command += [f"--train_dir={folder}", "--experiment=ours", f"--train_for_env_steps={FOR_EVER}", *options]
-    return Program(command, StatusFrames(folder / "ours" / "status.json"), kind_of_ours, ROOT)
+    run = our_run([*TASKS[task].split(), *COMPARISON.split(), *options], folder)
+    return Program(run.command, run.frames, kind_of_ours, ROOT)
 
 
 def sample_factory(task: str, folder: Path, python: Path, is_sampling_only: bool) -> Program:
     """Sample Factory, by the program among its examples that has this task."""
     assert not is_sampling_only, "refused: it has no such mode"
-    package, examples = TASKS[task].package, TASKS[task].sample_factory_examples
+    package, examples = PEERS_TASKS[task].package, PEERS_TASKS[task].sample_factory_examples
     program = folder / "program.py"
     program.write_text(SAMPLE_FACTORY_PROGRAM.format(package=package, examples=examples))
-    command = [str(python), str(program), *TASKS[task].sample_factory.split(), *SAMPLE_FACTORY.split()]
+    command = [str(python), str(program), *PEERS_TASKS[task].sample_factory.split(), *SAMPLE_FACTORY.split()]
     command += [f"--train_dir={folder}", "--experiment=peer", f"--train_for_env_steps={FOR_EVER}"]
     # In a folder of its own: our packages must not be taken for its modules.
     return Program(command, LoggedFrames(folder / "log.txt", r"Total num frames: (\d+)"), kind_of_peers, folder)
@@ -211,7 +174,7 @@ def version_of(peer: str, python: Path, task: str) -> str:
     """
     if not python.is_file() or not os.access(python, os.X_OK):
         raise Refusal(f"--peer_python={python} is not a program; it is the python of {peer}'s environment; {SETUP}")
-    module, package = PEERS[peer].module, TASKS[task].package
+    module, package = PEERS[peer].module, PEERS_TASKS[task].package
     code = f"import {module}, {package}; from importlib.metadata import version; print(version({peer!r}))"
     try:
         # -I: our packages must not be taken for the peer's modules.
@@ -288,11 +251,6 @@ def summarise(rounds: Sequence[Round]) -> list[list[str]]:
         ratios = [a / b for a, b in zip(mine, theirs, strict=True)] if quantity.has_ratio else []
         rows.append([*cells, spread(middle / other, ratios, 2) if ratios else ""])
     return rows
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same table for a page."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])
 
 
 def as_json(rounds: Sequence[Round]) -> list[dict[str, Any]]:

@@ -106,12 +106,9 @@ def ratio_range(log_ratios: list[Tensor], valids: list[Tensor]) -> dict[str, Ten
     return {"ratio_min": lowest.exp(), "ratio_max": highest.exp()}
 
 
-def adam_metrics(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The largest entry of Adam's second moment; a jump announces a blow-up. Empty before the first step."""
-    moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
-    if not moments:
-        return {}
-    return {"adam_max_second_moment": torch.stack([moment.amax() for moment in moments]).amax()}
+def adam_metrics(second_moments: list[Tensor]) -> dict[str, Tensor]:
+    """The largest entry of Adam's second moments; a jump announces a blow-up."""
+    return {"adam_max_second_moment": torch.stack([moment.amax() for moment in second_moments]).amax()}
 
 
 def to_floats(metrics: dict[str, Tensor]) -> dict[str, float]:

@@ -42,6 +42,8 @@ class PolicyInference:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
         self._flat = flatten(self.model)
+        self.received = self._flat if self.device.type == "cpu" else torch.empty(self._flat.shape)
+        """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
         self._converted = _convert_large_weights(self.model)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
@@ -73,22 +75,12 @@ class PolicyInference:
         return self._on_cpu(InferenceResult(actions, log_prob, parameters, values, before))
 
     @torch.no_grad()
-    def adopt(self, flat: Tensor) -> None:
-        """Use new weights from now on; they are copied.
-
-        Raises:
-            ValueError: they are not as many as the model has.
-        """
-        if flat.shape != self._flat.shape:
-            raise ValueError(f"{tuple(flat.shape)} weights given; this model has {tuple(self._flat.shape)}")
-        self._flat.copy_(flat)
+    def adopt_received(self) -> None:
+        """Use from now on what was written into `received`."""
+        if self.received is not self._flat:
+            self._flat.copy_(self.received)
         for weight, source in self._converted:
             weight.copy_(source)
-
-    @property
-    def num_weights(self) -> int:
-        """Numbers that `adopt` takes."""
-        return self._flat.numel()
 
     @property
     def random_state(self) -> Tensor:

@@ -12,12 +12,15 @@ from torch.nn.utils import parametrize
 from algorithms.models.config import ModelConfig
 from envs.api import ObservationLeaf
 
+# As fast as more at once, and what lives only during the backward pass is a fraction.
+_IMAGES_AT_ONCE = 256
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def activation(config: ModelConfig) -> nn.Module:
-    """The nonlinearity of the options."""
-    return _ACTIVATIONS[config.nonlinearity]()
+def activation(config: ModelConfig, *, in_place: bool = False) -> nn.Module:
+    """The nonlinearity of the options. In place, what it is given is lost, and less is kept for the gradient."""
+    kind = _ACTIVATIONS[config.nonlinearity]
+    return kind(inplace=True) if in_place and kind is not nn.Tanh else kind()
 
 
 @torch.no_grad()
@@ -87,7 +90,7 @@ def fully_connected(inputs: int, widths: Sequence[int], config: ModelConfig) -> 
     """Linear layers of the given widths, each followed by the activation; no widths, no change."""
     layers: list[nn.Module] = []
     for width in widths:
-        layers += [linear(inputs, width, config), activation(config)]
+        layers += [linear(inputs, width, config), activation(config, in_place=True)]
         inputs = width
     return nn.Sequential(*layers)
 
@@ -123,14 +126,16 @@ class ConvStack(nn.Module):
         layers: list[nn.Module] = []
         for outputs, kernel, stride in self.stages:
             make = conv if layers else pixel_conv
-            layers += [make(channels, outputs, kernel, stride, config), activation(config)]
+            layers += [make(channels, outputs, kernel, stride, config), activation(config, in_place=True)]
             channels, height, width = outputs, *(conv_output_size(side, kernel, stride) for side in (height, width))
         self.layers = nn.Sequential(*layers, FlattenImage())
         self.output_size = channels * height * width
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, channels, height, width] -> [B, output_size]."""
-        return self.layers(x)
+        if len(x) <= _IMAGES_AT_ONCE:
+            return self.layers(x)
+        return torch.cat([self.layers(part) for part in x.split(_IMAGES_AT_ONCE)])
 
 
 def _initialize_layer(layer: nn.Linear | nn.Conv2d, config: ModelConfig) -> None:

@@ -20,6 +20,7 @@ from utils.options import ConfigError
 
 _ONE_HOT_LIMIT = 4096  # numbers; beyond, each category gets a short learned vector instead of a place of its own
 _EMBEDDING_SIZE = 16
+_IMAGES_AT_ONCE = 256  # what is needed in between stays small, and in the cache
 
 
 def encoded_leaves(leaves: tuple[ObservationLeaf, ...]) -> tuple[ObservationLeaf, ...]:
@@ -74,16 +75,16 @@ class Preprocessor(nn.Module):
                 normalizer.update(observations[leaf.name].flatten(mask.dim()), mask)
 
     def _scaled(self, image: Tensor, factor: float) -> Tensor:
-        # Bytes are rearranged before they become two or four times as large.
-        x = image.contiguous(memory_format=torch.channels_last)
-        if not self.mean and factor == 1.0:
-            return x.to(self.image_dtype)  # exact for bytes, in bf16 too
-        x = x.to(torch.float32, copy=True)
-        if self.mean:
-            x.sub_(self.mean)
-        if factor != 1.0:
-            x.mul_(factor)
-        return x.to(self.image_dtype)
+        scaled = torch.empty(
+            image.shape, dtype=self.image_dtype, device=image.device, memory_format=torch.channels_last
+        )
+        for target, part in zip(scaled.split(_IMAGES_AT_ONCE), image.split(_IMAGES_AT_ONCE), strict=True):
+            # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
+            x = part.contiguous(memory_format=torch.channels_last)
+            if self.mean:
+                x = x.float().sub_(self.mean)
+            target.copy_(x if factor == 1.0 else x.float().mul_(factor))
+        return scaled
 
 
 class ObservationEncoder(nn.Module):

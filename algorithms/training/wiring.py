@@ -71,6 +71,8 @@ def holds_blocks(config: TrainConfig) -> bool:
 def num_blocks(config: TrainConfig, trajectories: int) -> int:
     """Blocks of each split, K: one being filled and as many as may wait for the learner.
 
+    Where the learner prepares its next iteration ahead, that one waits outside of the blocks.
+
     `trajectories`: columns that one block of every split holds together.
     """
     if holds_blocks(config):
@@ -78,6 +80,8 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
     batches = config.learning.num_minibatches_to_accumulate
     if batches < 0:
         batches = 2 * config.learning.num_batches_per_iteration
+    if config.learning.train_in_background_thread:
+        batches -= config.learning.num_batches_per_iteration
     waiting = batches * config.learning.batch_size // config.learning.rollout
     return 1 + max(1, math.ceil(waiting / trajectories))
 

@@ -54,7 +54,10 @@ class LearnerCore:
             on_step=self._after_sgd_step,
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
-        self._published = torch.empty(self._flat.shape, pin_memory=self._device.type == "cuda")
+        # On the CPU the weights are published from where they lie.
+        self._published = self._flat
+        if self._device.type != "cpu":
+            self._published = torch.empty(self._flat.shape, pin_memory=True)
 
     @property
     def policy_version(self) -> int:
@@ -87,17 +90,19 @@ class LearnerCore:
         self.publish()
         return restored
 
-    def train(self, staging: Staging) -> TrainingReport:
+    def train(self, staging: Staging, *, with_metrics: bool = True) -> TrainingReport:
         """One iteration over a full batch; publishes what it learned, step by step."""
         progress = float(self._arrays["progress"][self.job.policy])
-        result = self._learner.train(self._batch(staging), self.policy_version, progress)
+        batch = self._batch(staging)
+        result = self._learner.train(batch, self.policy_version, progress, with_metrics=with_metrics)
         self._counters.count(Tally.LEARNER_BATCHES)
         self._counters.lap(Timer.LEARNER_TRAIN)
         return TrainingReport(self.job.policy, self.policy_version, result.metrics)
 
     def publish(self) -> None:
         """Hand the newest weights to the policy workers."""
-        self._published.copy_(self._flat)
+        if self._published is not self._flat:
+            self._published.copy_(self._flat)
         self._weights.publish(self._published.numpy(), self.policy_version)
         self._arrays["train_steps"][self.job.policy] = self.policy_version
         self._counters.lap(Timer.LEARNER_PUBLISH)

@@ -55,9 +55,10 @@ class LearnerWorker(Worker):
         staging = self._feeder.next(LONGEST_SLEEP_S)
         if staging is None:
             return
-        report = self._core.train(staging)
+        is_due = time.monotonic() >= self._next_report
+        report = self._core.train(staging, with_metrics=is_due)
         self._feeder.done(staging)
-        if time.monotonic() >= self._next_report:
+        if is_due:
             self._next_report = time.monotonic() + REPORT_EVERY_S
             self.report(report)
 

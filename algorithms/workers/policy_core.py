@@ -53,7 +53,6 @@ class PolicyCore:
         self._publication = 0
         self.inference = inference
         self._counters = counters
-        self._received = torch.empty(inference.num_weights)
         self._policy_id = arrays["policy_id"].reshape(-1)
         self._observations = {name: _flat(array, 5) for name, array in arrays.observations().items()}
         self._fresh = _flat(arrays["fresh"], 5)
@@ -65,8 +64,8 @@ class PolicyCore:
     def adopt_newest(self) -> bool:
         """Take newer weights if there are any; False as long as none were ever published."""
         if self._weights.publication != self._publication:
-            self._publication, self.version = self._weights.read_into(self._received.numpy())
-            self.inference.adopt(self._received)
+            self._publication, self.version = self._weights.read_into(self.inference.received.numpy())
+            self.inference.adopt_received()
             self._counters.count(Tally.POLICY_ADOPTIONS)
             self._counters.lap(Timer.POLICY_ADOPT)
         return self._publication > 0

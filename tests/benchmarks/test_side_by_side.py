@@ -9,17 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import side_by_side
-from benchmarks.measuring import Measurement, MeasurementError, Usage
+from benchmarks.measuring import Measurement, MeasurementError, Usage, markdown
+from benchmarks.ours import TASKS, StatusFrames, kind_of_ours
 from benchmarks.side_by_side import (
     PEERS,
-    TASKS,
     LoggedFrames,
     Round,
-    StatusFrames,
     as_json,
-    kind_of_ours,
     main,
-    markdown,
     ours,
     sample_factory,
     stable_baselines3,

@@ -70,19 +70,19 @@ def test_shapes_and_types_are_those_of_the_block():
         assert {field.dtype for field in result} == {torch.float32}
 
 
-def test_adopted_weights_are_in_force_and_are_copies():
+def adopt(policy, other):
+    policy.received.numpy()[:] = flatten(copy.deepcopy(other)).numpy()
+    policy.adopt_received()
+
+
+def test_received_weights_are_in_force_when_they_are_adopted():
     policy, rows = inference(weights=0), torch.arange(ROWS)
-    other = build(1)
-    flat = flatten(other)
     before = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
-    policy.adopt(flat)
-    flat.zero_()
+    adopt(policy, build(1))
     after = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
     expected = build(1).act(observe(0, rows), torch.zeros(ROWS, 8))
     torch.testing.assert_close(after.parameters, expected.parameters)
     assert not torch.allclose(before.values, after.values)
-    with pytest.raises(ValueError, match="weights given"):
-        policy.adopt(torch.zeros(3))
 
 
 def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
@@ -104,7 +104,7 @@ def test_in_bf16_adopted_weights_are_the_published_ones_rounded():
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
     converted = [weight for weight in policy.model.parameters() if weight.dtype == torch.bfloat16]
     assert len(converted) == 3, "the large layer, and both weights of the core"
-    policy.adopt(flatten(copy.deepcopy(other)))
+    adopt(policy, other)
     for mine, published in zip(policy.model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, published.to(mine.dtype))
     rows = torch.arange(ROWS)

@@ -21,15 +21,17 @@ def config_of(tmp_path, *options, env="CartPole-v1"):
 @pytest.mark.parametrize(
     ("options", "trajectories", "blocks"),
     [
-        # One block is being filled; the others hold as many batches as may wait, two per iteration unless said.
-        (["--batch_size=1024", "--rollout=32"], 64, 2),  # 2 * 1024 / 32 = 64 columns: one block of every split
-        (["--batch_size=1024", "--rollout=32"], 65, 2),
-        (["--batch_size=1024", "--rollout=32"], 63, 3),
-        (["--batch_size=1024", "--rollout=32"], 8, 9),
+        # One block is being filled; the others hold as many batches as may wait, two per iteration unless said, but for
+        # the iteration that the learner has copied ahead.
+        (["--batch_size=1024", "--rollout=32"], 32, 2),  # 1024 / 32 = 32 columns: one block of every split
+        (["--batch_size=1024", "--rollout=32"], 33, 2),
+        (["--batch_size=1024", "--rollout=32"], 31, 3),
+        (["--batch_size=1024", "--rollout=32"], 8, 5),
+        (["--batch_size=1024", "--rollout=32", "--train_in_background_thread=False"], 8, 9),
         (["--batch_size=1024", "--rollout=32"], 10_000, 2),
-        (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 64, 4),
+        (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 64, 3),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 32, 2),
-        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 11),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 10),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=0"], 8, 1),
         (["--batch_size=64", "--rollout=32", "--async_rl=False"], 8, 1),
     ],
