@@ -36,6 +36,7 @@ class TensorSpec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+    is_image: bool = False  # channels, height, width
 
 
 def action_spec(spec: EnvSpec) -> ActionSpec:
@@ -45,4 +46,4 @@ def action_spec(spec: EnvSpec) -> ActionSpec:
 
 def observation_tensors(leaves: tuple[ObservationLeaf, ...]) -> dict[str, TensorSpec]:
     """name -> shape and dtype of each observation array, per agent row."""
-    return {leaf.name: TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves}
+    return {leaf.name: TensorSpec(leaf.shape, leaf.dtype, leaf.kind == "image") for leaf in leaves}

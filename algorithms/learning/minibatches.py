@@ -154,5 +154,14 @@ def split(data: Minibatch, count: int, generator: torch.Generator | None) -> Ite
 
 def _columns(data: Minibatch, chosen: slice | Tensor) -> Minibatch:
     if isinstance(chosen, Tensor):
-        return data.map(lambda rows: rows.index_select(1, chosen))._replace(state=data.state[chosen])
+        return data.map(lambda rows: _select(rows, chosen))._replace(state=data.state[chosen])
     return data.map(lambda rows: rows[:, chosen])._replace(state=data.state[chosen])
+
+
+def _select(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Some columns, in the order in which the rows lie in memory: images may have their channels last."""
+    in_memory = sorted(range(rows.dim()), key=rows.stride, reverse=True)
+    if in_memory[:2] != [0, 1] or in_memory == sorted(in_memory):
+        return rows.index_select(1, chosen)
+    declared = sorted(range(rows.dim()), key=in_memory.__getitem__)
+    return rows.permute(in_memory).index_select(1, chosen).permute(declared)

@@ -25,11 +25,14 @@ class Staging(NamedTuple):
 
 
 def allocate_staging(shared: SharedArrays, trajectories: int, allocate: Allocate) -> Staging:
-    """Arrays for `trajectories` columns; `allocate(shape, dtype)` decides in which memory (pinned, plain)."""
+    """Arrays for `trajectories` columns, laid out in memory as the blocks are.
+
+    `allocate(shape, dtype)` decides in which memory (pinned, plain).
+    """
     arrays = {}
     for spec in block_arrays(shared.sizes):
-        rows, _, *rest = spec.shape[3:]
-        arrays[spec.name] = allocate((rows, trajectories, *rest), spec.dtype)
+        rows, _, *rest = spec.stored_shape[3:]
+        arrays[spec.name] = spec.as_declared(allocate((rows, trajectories, *rest), spec.dtype))
     return Staging(arrays)
 
 

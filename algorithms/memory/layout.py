@@ -58,6 +58,21 @@ class ArraySpec(NamedTuple):
     writer: str
     reader: str
     meaning: str
+    channels_last: bool = False
+    """The last three axes, channels, height and width, lie in memory as height, width, channels: convolutions are
+    several times faster in that order, and rearranging a picture costs more than one of its convolutions."""
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in the order of memory."""
+        if not self.channels_last:
+            return self.shape
+        *leading, channels, height, width = self.shape
+        return (*leading, height, width, channels)
+
+    def as_declared(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """A view with the axes of `shape` of an array with those of `stored_shape`, whatever its leading axes."""
+        return np.moveaxis(stored, -1, -3) if self.channels_last else stored
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +86,15 @@ def block_arrays(sizes: Sizes) -> list[ArraySpec]:
     row, step = (*block, sizes.rollout + 1, sizes.rows), (*block, sizes.rollout, sizes.rows)
     states = (*block, sizes.rollout // sizes.recurrence, sizes.rows, sizes.state_size)
     observations = [
-        ArraySpec(OBSERVATION + name, row + spec.shape, spec.dtype, "actor", "policy, learner", "what the agent saw")
+        ArraySpec(
+            OBSERVATION + name,
+            row + spec.shape,
+            spec.dtype,
+            "actor",
+            "policy, learner",
+            "what the agent saw",
+            channels_last=spec.is_image,
+        )
         for name, spec in sizes.observations.items()
     ]
     return [
@@ -153,7 +176,7 @@ class SharedArrays:
         self._arrays: dict[str, NDArray[Any]] = {}
         offset = 0
         for spec in all_arrays(sizes):
-            self._arrays[spec.name] = segment.array(offset, spec.shape, spec.dtype)
+            self._arrays[spec.name] = spec.as_declared(segment.array(offset, spec.stored_shape, spec.dtype))
             offset += aligned(spec.nbytes)
 
     @classmethod

@@ -32,11 +32,12 @@ class UnrollOutput(NamedTuple):
 class Encoder(Protocol):
     """What `encoders/<name>.py` defines as `class Encoder(nn.Module)`: one observation leaf to features.
 
-    An image encoder is given float images [B, channels, height, width] in channels_last memory format, in the numbers
-    that `--precision` computes with; a vector encoder is given float32 vectors [B, leaf.shape[0]]. It returns
-    [B, output_size].
+    An image encoder is given float images [B, channels, height, width] in channels_last memory format, shifted and
+    scaled, in the numbers that `--precision` computes with; a vector encoder is given float32 vectors
+    [B, leaf.shape[0]]. It returns [B, output_size].
 
-    Images are divided by `obs_scale` already, unless the class says `scales_pixels = True`: then it does so itself.
+    A class that says `scales_pixels = True` is given images as they are stored, bytes as a rule, unless they are to be
+    shifted, and divides them by `obs_scale` itself.
     """
 
     kind: ClassVar[Literal["image", "vector"]]

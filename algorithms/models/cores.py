@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from algorithms.models.config import ModelConfig
 from algorithms.models.layers import initialize
+from algorithms.models.packing import multiply
 from algorithms.models.sequences import GruSequence, LstmSequence
 
 
@@ -61,8 +62,8 @@ class _GruLayer(_RecurrentLayer):
         self.state_size = self.size
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
-        recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
+        projected = multiply(x, self.input_weight, self.input_bias).float()
+        recurrent = multiply(state, self.recurrent_weight, self.recurrent_bias).float()
         r_and_z = (projected[:, : 2 * self.size] + recurrent[:, : 2 * self.size]).sigmoid_()
         r, z = r_and_z.chunk(2, 1)
         n = torch.addcmul(projected[:, 2 * self.size :], r, recurrent[:, 2 * self.size :]).tanh_()
@@ -83,8 +84,8 @@ class _LstmLayer(_RecurrentLayer):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         h, c = state.chunk(2, 1)
-        gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
-        gates += nn.functional.linear(h, self.recurrent_weight)
+        gates = multiply(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
+        gates += multiply(h, self.recurrent_weight, None)
         i, f, g, o = gates.chunk(4, 1)
         c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
         h = o.sigmoid() * c.tanh()

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algorithms.models.actor_critic import ActorCritic
+from algorithms.models.packing import can_pack, pack
 from algorithms.models.parameters import flatten
 
-_WORTH_CONVERTING = 16_384  # numbers in a weight
+_WORTH_PREPARING = 16_384  # numbers in a weight
 
 
 class InferenceResult(NamedTuple):
@@ -44,7 +45,7 @@ class PolicyInference:
         self._flat = flatten(self.model)
         self.received = self._flat if self.device.type == "cpu" else torch.empty(self._flat.shape)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
-        self._converted = _convert_large_weights(self.model)
+        self._packed, self._converted = _prepare_large_weights(self.model, self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
 
@@ -79,6 +80,8 @@ class PolicyInference:
         """Use from now on what was written into `received`."""
         if self.received is not self._flat:
             self._flat.copy_(self.received)
+        for matrix in self._packed:
+            pack(matrix, self.model.dtype)
         for weight, source in self._converted:
             weight.copy_(source)
 
@@ -107,19 +110,25 @@ class PolicyInference:
         return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)
 
 
-def _convert_large_weights(model: ActorCritic) -> list[tuple[Tensor, Tensor]]:
-    """Keep what the trunks multiply with in the numbers they compute with: (converted, its float32 source).
+def _prepare_large_weights(
+    model: ActorCritic, device: torch.device
+) -> tuple[list[nn.Parameter], list[tuple[Tensor, Tensor]]]:
+    """Bring what the trunks multiply with into the form in which they do, once for many small batches.
 
-    Converting a weight takes longer than multiplying a small batch with it, and one set of weights serves many batches.
+    Returns:
+        The matrices that were packed, and what was converted: (weight, its float32 source).
     """
+    packed: list[nn.Parameter] = []
     converted: list[tuple[Tensor, Tensor]] = []
-    if model.dtype == torch.float32:
-        return converted
     for name, weight in model.named_parameters():
         # Heads compute in float32; a spectral norm is computed from the weight itself.
-        if weight.numel() < _WORTH_CONVERTING or "head" in name or "parametrizations" in name:
+        if weight.numel() < _WORTH_PREPARING or "head" in name or "parametrizations" in name:
             continue
-        source = weight.data
-        weight.data = source.to(model.dtype)
-        converted.append((weight.data, source))
-    return converted
+        if weight.dim() == 2 and can_pack(device):
+            pack(weight, model.dtype)
+            packed.append(weight)
+        elif model.dtype != torch.float32:
+            source = weight.data
+            weight.data = source.to(model.dtype)
+            converted.append((weight.data, source))
+    return packed, converted

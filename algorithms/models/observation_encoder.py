@@ -20,7 +20,6 @@ from utils.options import ConfigError
 
 _ONE_HOT_LIMIT = 4096  # numbers; beyond, each category gets a short learned vector instead of a place of its own
 _EMBEDDING_SIZE = 16
-_IMAGES_AT_ONCE = 256  # what is needed in between stays small, and in the cache
 
 
 def encoded_leaves(leaves: tuple[ObservationLeaf, ...]) -> tuple[ObservationLeaf, ...]:
@@ -46,7 +45,8 @@ class Preprocessor(nn.Module):
         super().__init__()
         self.leaves = leaves
         self.mean = config.obs_subtract_mean
-        self.factors = [1.0 if scales_pixels(leaf, config) else 1.0 / config.obs_scale for leaf in leaves]
+        # None: the encoder takes the pixels as they are.
+        self.factors = [None if scales_pixels(leaf, config) else 1.0 / config.obs_scale for leaf in leaves]
         self.image_dtype = torch.float32
         """What encoders of images compute with."""
         normalized = config.normalize_input
@@ -74,17 +74,16 @@ class Preprocessor(nn.Module):
             if isinstance(normalizer, ObservationNormalizer):
                 normalizer.update(observations[leaf.name].flatten(mask.dim()), mask)
 
-    def _scaled(self, image: Tensor, factor: float) -> Tensor:
-        scaled = torch.empty(
-            image.shape, dtype=self.image_dtype, device=image.device, memory_format=torch.channels_last
-        )
-        for target, part in zip(scaled.split(_IMAGES_AT_ONCE), image.split(_IMAGES_AT_ONCE), strict=True):
-            # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
-            x = part.contiguous(memory_format=torch.channels_last)
-            if self.mean:
-                x = x.float().sub_(self.mean)
-            target.copy_(x if factor == 1.0 else x.float().mul_(factor))
-        return scaled
+    def _scaled(self, image: Tensor, factor: float | None) -> Tensor:
+        if not self.mean and factor is None:
+            return image
+        # Bytes are rearranged before they become four times as large.
+        x = image.contiguous(memory_format=torch.channels_last).to(torch.float32, copy=True)
+        if self.mean:
+            x.sub_(self.mean)
+        if factor is not None:
+            x.mul_(factor)
+        return x.to(self.image_dtype)
 
 
 class ObservationEncoder(nn.Module):

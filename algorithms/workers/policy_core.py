@@ -81,7 +81,7 @@ class PolicyCore:
 
     def _act(self, rows: Rows) -> None:
         observed = torch.from_numpy(rows.observed)
-        observations = {name: flat.index_select(0, observed) for name, flat in self._observations.items()}
+        observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
         fresh = self._fresh.index_select(0, observed)
         self._counters.lap(Timer.POLICY_GATHER)
         result = self.inference.act(torch.from_numpy(rows.agent), observations, fresh)
@@ -123,4 +123,13 @@ def _spread(slab: NDArray[np.int64], lanes: NDArray[np.int64]) -> NDArray[np.int
 def _flat(array: NDArray[np.generic], leading: int) -> Tensor:
     """A tensor over the same memory whose first axis runs over all agent rows of all slabs."""
     rows = int(np.prod(array.shape[:leading]))
-    return torch.from_numpy(array.reshape(rows, *array.shape[leading:]))
+    flat = array.reshape(rows, *array.shape[leading:])
+    assert np.shares_memory(flat, array) or not flat.size, "a copy would never be written by anybody"
+    return torch.from_numpy(flat)
+
+
+def _take(flat: Tensor, rows: Tensor) -> Tensor:
+    """Some rows, in the order in which they lie in memory: images with their channels last."""
+    if flat.is_contiguous():
+        return flat.index_select(0, rows)
+    return flat.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)

@@ -1,7 +1,8 @@
 """One Atari game: idle start, frame skip with max-pooling, 84x84 grey pictures, a stack of them, lives as episodes.
 
-Everything between the console and the observation happens in grey and in place: two screens are read per step, pooled,
-and shrunk straight into the newest picture of the observation. Each observation is an array of its own.
+Everything between the console and the observation happens in grey: two screens are read per step, pooled, and shrunk.
+The pictures of an observation lie interleaved in memory, pixel by pixel, as networks read them; four of them make one
+32-bit number per pixel, so that the stack moves on with one shift. Each observation is an array of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from envs.families.atari import AtariOptions
 
 SIZE = 84  # height and width of a picture
+_PICTURES_PER_WORD = 4
 
 
 class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
@@ -49,10 +51,11 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         fire = ale_py.Action.FIRE
         self._opening = fire if options.atari_fire_reset and fire in self._actions else None
         self._screen, self._previous_screen = np.empty((2, *screen_shape), np.uint8)
-        self._stack = np.empty((options.env_framestack, SIZE, SIZE), np.uint8)
+        self._stack = np.empty((SIZE, SIZE, options.env_framestack), np.uint8)  # in memory: the pictures come last
+        self._picture = np.empty((SIZE, SIZE), np.uint8)
 
         self.action_space: gymnasium.spaces.Discrete[np.int64] = gymnasium.spaces.Discrete(len(self._actions))
-        self.observation_space = gymnasium.spaces.Box(0, 255, self._stack.shape, np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (options.env_framestack, SIZE, SIZE), np.uint8)
         self._is_loaded = False
         self._is_life_lost = False  # by the last step: the next reset continues the game
         self._lives = 0
@@ -77,18 +80,15 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
                 self._start_game()
         self._is_life_lost = False
         self._lives = self._ale.lives()
-        self._stack = np.empty_like(self._stack)
-        self._shrink_into(self._stack[0])
-        self._stack[1:] = self._stack[0]
-        return self._stack, {}
+        self._shrink()
+        self._stack = np.repeat(self._picture[..., None], self._options.env_framestack, axis=-1)
+        return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold one action for `env_frameskip` frames, fewer when the game ends."""
         reward, frames = self._advance(self._actions[int(action)])
-        stack = np.empty_like(self._stack)
-        stack[:-1] = self._stack[1:]
-        self._shrink_into(stack[-1])
-        self._stack = stack
+        self._shrink()
+        self._stack = _pushed(self._stack, self._picture)
 
         is_over = self._ale.game_over()
         is_out_of_time = self._ale.getEpisodeFrameNumber() >= self._options.atari_max_frames
@@ -106,7 +106,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
                 "game_frames": float(self._ale.getEpisodeFrameNumber()),
             }
         terminated = is_over or has_lost_life
-        return stack, float(reward), terminated, is_out_of_time and not terminated, info
+        return self._observation(), float(reward), terminated, is_out_of_time and not terminated, info
 
     def render(self) -> np.ndarray | None:
         """The console's screen in colour, [height, width, 3]."""
@@ -141,8 +141,20 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._score += reward
         return reward, frames
 
-    def _shrink_into(self, picture: np.ndarray) -> None:
-        cv2.resize(self._screen, (SIZE, SIZE), dst=picture, interpolation=cv2.INTER_AREA)
+    def _shrink(self) -> None:
+        cv2.resize(self._screen, (SIZE, SIZE), dst=self._picture, interpolation=cv2.INTER_AREA)
+
+    def _observation(self) -> np.ndarray:
+        return self._stack.transpose(2, 0, 1)
+
+
+def _pushed(stack: np.ndarray, picture: np.ndarray) -> np.ndarray:
+    """[height, width, stack] without its oldest picture, and with a new one at the end; an array of its own."""
+    if stack.shape[-1] == _PICTURES_PER_WORD:
+        words = stack.view("<u4")[..., 0] >> 8
+        words |= picture.astype("<u4") << 24
+        return words.view(np.uint8).reshape(stack.shape)
+    return np.concatenate((stack[..., 1:], picture[..., None]), axis=-1)
 
 
 @functools.cache

@@ -37,7 +37,8 @@ Observation = dict[str, Any]  # of arrays
 class DoomEnv(gymnasium.Env[Observation, Any]):
     """A scenario played alone, one engine process of its own, started by the first `reset`.
 
-    Observation: `obs`, uint8 [3 * stack, height, width], the oldest picture first, and, where the scenario has any,
+    Observation: `obs`, uint8 [3 * stack, height, width], the oldest picture first, its colours interleaved in memory as
+    the engine draws them and networks read them, and, where the scenario has any,
     `measurements`, float32, game variables divided so that they are about 1.
     Reward: the scenario's own, summed over the tics of a step. An info holds `num_frames`, the tics that the step
     covered, and at the end of an episode `episode_extra_stats`, and `true_reward` where the scenario counts kills.
@@ -61,8 +62,8 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
         self._frameskip = options.env_frameskip
         self._size = (options.res_w, options.res_h)
         self._interpolation = _choose_resolution(game, self._size, options.wide_aspect_ratio)
-        self._images = np.zeros((3 * options.env_framestack, options.res_h, options.res_w), np.uint8)
-        self._screen = np.zeros((3, game.get_screen_height(), game.get_screen_width()), np.uint8)
+        self._images: np.ndarray = np.zeros((options.res_h, options.res_w, 3 * options.env_framestack), np.uint8)
+        self._screen = np.zeros((game.get_screen_height(), game.get_screen_width(), 3), np.uint8)
         self._scales = np.array([1 / full_value(variable) for variable in scenario.measurements], np.float32)
         self._measurements = np.zeros(len(self._scales), np.float32)
         self._first_tic = self._tic = 0
@@ -74,7 +75,7 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
 
     def _observation_space(self) -> gymnasium.spaces.Dict[Any]:
         observations: dict[str, gymnasium.Space[Any]] = {
-            "obs": gymnasium.spaces.Box(0, 255, self._images.shape, np.uint8)
+            "obs": gymnasium.spaces.Box(0, 255, self._images.transpose(2, 0, 1).shape, np.uint8)
         }
         if len(self._scales):
             observations["measurements"] = gymnasium.spaces.Box(-np.inf, np.inf, self._scales.shape, np.float32)
@@ -96,8 +97,7 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
         self._game.new_episode()
         self._first_tic = self._tic = self._game.get_episode_time()
         self._see(self._game.get_state())
-        self._images = self._images.copy()
-        self._images.reshape(-1, *self._images[-3:].shape)[:-1] = self._images[-3:]
+        self._images = np.tile(self._images[..., -3:], self._images.shape[-1] // 3)
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -121,7 +121,7 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
 
     def render(self) -> np.ndarray | None:
         """The engine's last screen, [height, width, 3]."""
-        return np.ascontiguousarray(self._screen.transpose(1, 2, 0)) if self.render_mode == "rgb_array" else None
+        return self._screen if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """End the engine; called any number of times."""
@@ -136,18 +136,17 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
     def _see(self, state: vizdoom.GameState) -> None:
         """Take over the engine's screen and variables. Observations given out earlier keep theirs."""
         self._screen = state.screen_buffer  # an array of its own, not the engine's memory
-        images = np.empty_like(self._images)
-        images[:-3] = self._images[3:]
-        for colour, image in zip(self._screen, images[-3:], strict=True):
-            cv2.resize(colour, self._size, dst=image, interpolation=self._interpolation)
-        self._images = images
+        picture = cv2.resize(self._screen, self._size, interpolation=self._interpolation)
+        one_picture = self._images.shape == picture.shape
+        self._images = picture if one_picture else np.concatenate((self._images[..., 3:], picture), axis=-1)
         if len(self._scales):
             self._measurements = np.multiply(np.asarray(state.game_variables), self._scales, dtype=np.float32)
 
     def _observation(self) -> Observation:
+        images = self._images.transpose(2, 0, 1)
         if len(self._scales):
-            return {"obs": self._images, "measurements": self._measurements}
-        return {"obs": self._images}
+            return {"obs": images, "measurements": self._measurements}
+        return {"obs": images}
 
     def _report_into(self, info: dict[str, Any]) -> None:
         read, scenario = self._game.get_game_variable, self._scenario
@@ -190,7 +189,7 @@ def _load_game(config: Path) -> vizdoom.DoomGame:
     if not wad.is_file():
         raise ConfigError(f"{config} names the scenario {wad}, which does not exist; put that .wad file there")
     game.set_mode(vizdoom.Mode.PLAYER)
-    game.set_screen_format(vizdoom.ScreenFormat.CRCGCB)  # a plane per colour: resized without transposing afterwards
+    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
     game.set_window_visible(False)
     game.set_sound_enabled(False)
     game.set_console_enabled(False)
