@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,6 +148,18 @@ def measure(
         window_s = ended - started
         usage = tree.usage(cpu, window_s)
         return Measurement((frames_after - frames_before) / window_s, window_s, first_frame_s, usage, tree.peak_mb)
+    finally:
+        _stop(process, tree)
+
+
+@contextmanager
+def started(command: Sequence[str], log: Path, cwd: Path = ROOT) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs until the block ends; then nothing of it is left."""
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, start_new_session=True)
+    tree = ProcessTree(process.pid, lambda _: "all")
+    try:
+        yield process
     finally:
         _stop(process, tree)
 
