@@ -13,7 +13,6 @@ import argparse
 import json
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import ROOT, markdown
+from benchmarks.measuring import markdown, started
 
 POLL_S = 0.25
 COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
@@ -85,23 +84,21 @@ def run(name: str, seed: int, train_dir: Path) -> Outcome:
     command = [sys.executable, "train_appo.py", f"--env={task.env}", f"--experiment={experiment}", "--device=cpu"]
     command += [f"--train_dir={train_dir}", f"--seed={seed}", f"--train_for_env_steps={task.frames}", *task.options]
     began = time.monotonic()
-    with (train_dir / f"{experiment}.log").open("w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
     best, frames, seconds, reached = float("-inf"), 0, 0.0, False
-    while process.poll() is None:
-        time.sleep(POLL_S)
-        status = _status(train_dir / experiment / "status.json")
-        if not status:
-            continue
-        policy = status["policies"][0]
-        frames, seconds = status["env_frames"], time.monotonic() - began
-        if policy["episodes"] >= 100 and policy["avg_reward"] is not None:
-            best = max(best, policy["avg_reward"])
-        if best >= task.bar:
-            reached = frames <= task.frames and seconds <= task.seconds
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            break
+    with started(command, train_dir / f"{experiment}.log") as (process, _):
+        while process.poll() is None:
+            time.sleep(POLL_S)
+            status = _status(train_dir / experiment / "status.json")
+            if not status:
+                continue
+            policy = status["policies"][0]
+            frames, seconds = status["env_frames"], time.monotonic() - began
+            if policy["episodes"] >= 100 and policy["avg_reward"] is not None:
+                best = max(best, policy["avg_reward"])
+            if best >= task.bar:
+                reached = frames <= task.frames and seconds <= task.seconds
+                process.send_signal(signal.SIGINT)
+                process.wait()
     return Outcome(name, seed, reached, frames, seconds, best, process.returncode)
 
 

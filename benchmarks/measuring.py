@@ -133,35 +133,43 @@ def measure(
         MeasurementError: it ended by itself, or counted no frame in time; the message holds the end of its output.
     """
     began = time.monotonic()
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, start_new_session=True)
-    tree = ProcessTree(process.pid, kind_of)
-    try:
+    with started(command, log, kind_of, cwd) as (process, tree):
         _watch(process, tree, lambda: frames() > 0, began + start_limit_s, log)
         first_frame_s = time.monotonic() - began
         if not frames():
             raise MeasurementError(f"no frame within {start_limit_s:.0f} s; its output ends: {_tail(log)}")
         _watch(process, tree, lambda: False, time.monotonic() + warm_up_s, log)
-        started, cpu, frames_before = _next_frames(process, tree, frames, log)
-        _watch(process, tree, lambda: False, started + seconds, log)
-        ended, _, frames_after = _next_frames(process, tree, frames, log)
-        window_s = ended - started
+        window_began, cpu, frames_before = _next_frames(process, tree, frames, log)
+        _watch(process, tree, lambda: False, window_began + seconds, log)
+        window_ended, _, frames_after = _next_frames(process, tree, frames, log)
+        window_s = window_ended - window_began
         usage = tree.usage(cpu, window_s)
         return Measurement((frames_after - frames_before) / window_s, window_s, first_frame_s, usage, tree.peak_mb)
-    finally:
-        _stop(process, tree)
 
 
 @contextmanager
-def started(command: Sequence[str], log: Path, cwd: Path = ROOT) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs until the block ends; then nothing of it is left."""
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, start_new_session=True)
-    tree = ProcessTree(process.pid, lambda _: "all")
+def started(
+    command: Sequence[str], log: Path, kind_of: Callable[[psutil.Process], str] = lambda _: "all", cwd: Path = ROOT
+) -> Iterator[tuple[subprocess.Popen[bytes], ProcessTree]]:
+    """A program that runs until the block ends, however it ends; then nothing of it is left.
+
+    SIGTERM ends the block as well: a benchmark that is killed must not leave the next one half of the machine.
+    """
+    before = signal.signal(signal.SIGTERM, _raise_exit)
     try:
-        yield process
+        with log.open("w") as output:
+            process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, start_new_session=True)
+        tree = ProcessTree(process.pid, kind_of)
+        try:
+            yield process, tree
+        finally:
+            _stop(process, tree)
     finally:
-        _stop(process, tree)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_exit(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _next_frames(

@@ -2,8 +2,8 @@
 
     python -m benchmarks.race --peer_python=PATH --env=doom_basic [--rounds=2] [--out=race.json]
 
-Ours is `train_appo.py` with no option but the environment; the peer trains in the configuration of comparison. The score
-is the mean return of the last 100 episodes, as each program itself tells it.
+Ours is `train_appo.py` with no option but the environment; the peer trains in the configuration of comparison. The
+score is the mean return of the last 100 episodes, as each program itself tells it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def peers(env: str, race: Race, folder: Path, python: Path) -> Finish:
     """
     program, log = sample_factory(env, folder, python, False), folder / "log.txt"
     began = time.monotonic()
-    with started(program.command, log, program.cwd) as process:
+    with started(program.command, log, cwd=program.cwd) as (process, _):
         while time.monotonic() < began + LIMIT_S:
             if process.poll() is not None:
                 raise MeasurementError(f"Sample Factory ended with {process.returncode}; see {log}")

@@ -61,7 +61,7 @@ class PixelConv(nn.Conv2d):
 class PixelConvolution(torch.autograd.Function):
     """A convolution that keeps the bytes of its input for the backward pass, not the numbers made of them.
 
-    Making them again takes a fortieth of a training step; keeping them was its largest piece of memory.
+    Making them again takes 7 of 200 ms for 1024 pictures; keeping them was the largest piece of memory of a step.
     """
 
     @staticmethod

@@ -20,6 +20,7 @@ from algorithms.training.statistics import RATE_WINDOWS_S, Statistics
 from utils.files import JsonLines, atomic_write_json
 
 STATUS_EVERY_S = 1.0
+FIRST_STATUS_EVERY_S = 0.1  # as long as there is no frame to tell of
 
 
 class Budget:
@@ -94,7 +95,8 @@ class Summaries:
         """Write what is due."""
         now = time.monotonic()
         if now >= self._next_status:
-            self._next_status = now + STATUS_EVERY_S
+            # Whoever waits for the run to begin should not wait for the second to end.
+            self._next_status = now + (STATUS_EVERY_S if self._statistics.total_env_frames else FIRST_STATUS_EVERY_S)
             self._statistics.tick()
             self.write_status("training")
         if self._first_episodes() or (now >= self._next_point and self._has_begun()):

@@ -30,7 +30,8 @@ EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
-    "tasks", "seeds", "out", "peer", "peer_python", "rounds", "seconds", PLACEHOLDER,
+    "tasks", "seeds", "out", "peer", "peer_python", "rounds", "seconds",
+    "plot", "report_only", "update", PLACEHOLDER,
 }  # fmt: skip
 
 

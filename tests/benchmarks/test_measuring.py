@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks import measuring
-from benchmarks.measuring import MeasurementError, ProcessTree, measure
+from benchmarks.measuring import ROOT, MeasurementError, ProcessTree, measure
 
 FRAMES_PER_SECOND = 1000
 MEGABYTES = 50
@@ -120,3 +121,23 @@ def test_what_a_process_took_before_the_window_does_not_count(tmp_path):
     tree.look()
     assert tree.usage(before, 1.0)["this"].cpu_seconds < before[os.getpid()]
     assert json.dumps(tree.usage(before, 1.0)["this"]._asdict())
+
+
+BENCHMARK = """
+import sys, time
+from pathlib import Path
+from benchmarks.measuring import started
+with started([sys.executable, "-c", "import time; time.sleep(1000)"], Path(sys.argv[1])) as (process, _):
+    print(process.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_benchmark_that_is_terminated_takes_its_program_with_it(tmp_path):
+    command = [sys.executable, "-c", BENCHMARK, str(tmp_path / "log.txt")]
+    benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    program = psutil.Process(int(benchmark.stdout.readline()))
+    benchmark.terminate()
+    assert benchmark.wait(20.0) == 128 + signal.SIGTERM
+    benchmark.stdout.close()
+    assert not program.is_running()

@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.minibatches import Estimates, check_batch, num_minibatches, split, whole_batch, with_estimates
+from algorithms.learning.minibatches import (
+    Estimates,
+    _select,
+    check_batch,
+    num_minibatches,
+    split,
+    whole_batch,
+    with_estimates,
+)
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
 
 
@@ -101,3 +109,13 @@ def test_chunks_that_do_not_divide_the_rows_are_refused():
     batch = numbered()
     with pytest.raises(ValueError, match="4 chunks, which cannot divide 6 rows"):
         check_batch(batch._replace(recurrent_state=torch.zeros(4, 4, 1)))
+
+
+def test_chosen_columns_of_images_lie_in_memory_as_before():
+    images = torch.randn(3, 6, 5, 7, 2).permute(0, 1, 4, 2, 3)  # [R, M, C, H, W] with the channels last in memory
+    chosen = torch.tensor([4, 0, 2])
+    selected = _select(images, chosen)
+    assert torch.equal(selected, images[:, chosen])
+    assert selected.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+    for rows in (torch.randn(3, 6), torch.randn(3, 6, 4), torch.randn(6, 3, 4).transpose(0, 1)):
+        assert torch.equal(_select(rows, chosen), rows[:, chosen])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from algorithms.memory.layout import AnswerColumns, SharedArrays, all_arrays, block_arrays, total_bytes
+from algorithms.memory.layout import AnswerColumns, ArraySpec, SharedArrays, all_arrays, block_arrays, total_bytes
 from algorithms.memory.segment import ALIGNMENT, Segment
 from algorithms.specs import ActionSpec, TensorSpec
 from envs.api import ActionLeaf
@@ -91,3 +91,14 @@ def test_the_parts_of_an_answer_cover_it_without_overlap(actions):
 def test_trajectories_are_the_columns_of_one_block_of_every_split():
     sizes = small_sizes()
     assert sizes.trajectories == 2 * 3 * 5
+
+
+def test_images_are_declared_with_their_channels_first_and_lie_in_memory_with_them_last():
+    spec = ArraySpec("obs/picture", (2, 3, 4, 5, 6), "u1", "actor", "learner", "a picture", channels_last=True)
+    stored = np.arange(np.prod(spec.stored_shape), dtype=np.uint8).reshape(spec.stored_shape)
+    declared = spec.as_declared(stored)
+    assert spec.stored_shape == (2, 3, 5, 6, 4) and declared.shape == spec.shape
+    assert np.shares_memory(declared, stored) and declared.nbytes == spec.nbytes == 720
+    assert declared[1, 2, 3, 4, 5] == stored[1, 2, 4, 5, 3]
+    plain = spec._replace(channels_last=False)
+    assert plain.stored_shape == plain.shape and plain.as_declared(stored) is stored

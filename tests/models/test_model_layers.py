@@ -7,7 +7,15 @@ import torch
 
 from algorithms.models.config import ModelConfig
 from algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
-from algorithms.models.layers import SpectralNorm, conv, fully_connected, linear, refresh_spectral_norms
+from algorithms.models.layers import (
+    FlattenImage,
+    SpectralNorm,
+    conv,
+    fully_connected,
+    linear,
+    pixel_conv,
+    refresh_spectral_norms,
+)
 from utils.options import ConfigError, check_value, options_of
 
 PROMISED = {  # what users of these names rely on
@@ -102,3 +110,31 @@ def test_log_stds_stay_in_their_range_with_a_gradient_and_start_where_asked():
     assert (raw.grad > 0).all() and (bounded.diff() > 0).all()
     for stddev in (0.01, 0.5, 1.0, 7.0):
         assert bounded_log_std(torch.tensor(raw_log_std(stddev))).exp().item() == pytest.approx(stddev, rel=1e-4)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_convolution_of_bytes_is_that_of_the_scaled_numbers_and_keeps_the_bytes(padding):
+    torch.manual_seed(0)
+    layer = pixel_conv(3, 4, 3, 2, ModelConfig(obs_scale=255.0), padding=padding)
+    plain = torch.nn.Conv2d(3, 4, 3, 2, padding=padding)
+    plain.load_state_dict(layer.state_dict())
+    pixels = torch.randint(0, 256, (5, 9, 11, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        ours = layer(pixels)
+    theirs = plain(pixels.float() / 255.0)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert any(tensor.dtype == torch.uint8 for tensor in kept)
+    assert not any(tensor.dtype != torch.uint8 and tensor.shape == pixels.shape for tensor in kept)
+    weights = torch.randn_like(ours)
+    (ours * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    for mine, reference in zip(layer.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, reference.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_an_image_is_flattened_without_a_copy_where_its_channels_lie_last():
+    image = torch.randn(2, 5, 7, 3).permute(0, 3, 1, 2)
+    flat = FlattenImage()(image)
+    assert flat.shape == (2, 105) and flat.data_ptr() == image.data_ptr()
+    assert torch.equal(flat, FlattenImage()(image.contiguous()))

@@ -86,6 +86,7 @@ def test_the_first_point_comes_with_the_first_episodes_of_a_policy(run, clock):
 
 def test_points_come_at_their_interval_and_status_every_second(run, clock):
     run.statistics.add(training(0, loss=1.0))
+    run.statistics.arrays["env_frames"][...] = 1
     times, statuses = [], 0
     for _ in range(1000):
         before = run.experiment.status_file.stat().st_mtime_ns if run.experiment.status_file.exists() else 0
@@ -97,6 +98,14 @@ def test_points_come_at_their_interval_and_status_every_second(run, clock):
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert len(times) == 5 and gaps == pytest.approx([20.0] * 4, abs=0.15)
     assert 85 <= statuses <= 101
+
+
+def test_the_first_frames_are_told_at_once(run, clock):
+    run.summaries.maybe_write()
+    clock.now += 0.3
+    run.statistics.arrays["env_frames"][...] = [[7, 0], [0, 0]]
+    run.summaries.maybe_write()
+    assert json.loads(run.experiment.status_file.read_text())["env_frames"] == 7
 
 
 def test_tensorboard_and_metrics_jsonl_hold_the_same_numbers_over_the_frames_of_each_policy(run, clock):

@@ -1,6 +1,7 @@
 """What a process asks of its system, each in a process of its own, since it cannot be taken back."""
 
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -188,3 +189,30 @@ def test_one_gpu_is_all_that_a_simulator_sees(monkeypatch):
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "0")
     processes.show_one_gpu(2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == os.environ["MUJOCO_EGL_DEVICE_ID"] == "2"
+
+
+FAULTS = """
+import ctypes, resource, sys
+from utils.processes import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes, libc.memset.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(64 << 20)
+    libc.memset(block, 1, 64 << 20)
+    libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how glibc treats large blocks")
+def test_kept_memory_is_not_asked_for_again():
+    faults = {}
+    for mode in ("keep", "leave"):
+        command = [sys.executable, "-c", FAULTS, mode]
+        result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        faults[mode] = int(result.stdout)
+    assert 10 * faults["keep"] < faults["leave"], faults
