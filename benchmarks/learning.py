@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.measuring import markdown, started
+from benchmarks.measuring import show, started
 
 POLL_S = 0.25
 COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
@@ -140,11 +139,7 @@ def main(argv: Sequence[str]) -> int:
                 outcomes.append(run(name, seed, Path(folder)))
                 console.print(str(outcomes[-1]), soft_wrap=True, highlight=False)
     rows = [summarise(name, [outcome for outcome in outcomes if outcome.task == name]) for name in names]
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    print(markdown(COLUMNS, rows))
+    show(COLUMNS, rows)
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
     return int(any(outcome.reached == TASKS[outcome.task].must_fail for outcome in outcomes))

@@ -22,14 +22,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from algorithms.config import ResolvedConfig, TrainConfig, resolve
 from algorithms.training import wiring
 from algorithms.workers.launch_pad import LaunchPad, RunFailed
 from benchmarks import terms
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, markdown, measure
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
 from benchmarks.ours import kind_of_ours, our_run
 from envs.api import EnvSpec
 from envs.registry import probe
@@ -184,7 +181,6 @@ def rows_of(result: Result) -> list[list[str]]:
 
 def as_json(result: Result) -> dict[str, Any]:
     """Every number."""
-    kinds = {kind: usage._asdict() for kind, usage in result.run.usage.items()}
     return {
         "terms": result.terms._asdict(),
         "limit": result.limit,
@@ -192,7 +188,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "measured": result.run.frames_per_second,
         "R": result.ratio,
         "R_env": result.ratio_env,
-        "run": result.run._asdict() | {"usage": kinds},
+        "run": result.run.as_json(),
         "stages": result.stages,
     }
 
@@ -219,12 +215,7 @@ def main(argv: Sequence[str]) -> int:
         except (RunFailed, MeasurementError) as error:
             print(f"limit: {error}", file=sys.stderr)
             return EXIT_FAILED
-    columns, rows = [" ".join(options), ""], rows_of(result)
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    print(markdown(columns, rows))
+    show([" ".join(options), ""], rows_of(result))
     if chosen.out is not None:
         chosen.out.write_text(json.dumps({"options": list(options)} | as_json(result), indent=1) + "\n")
     return EXIT_OK

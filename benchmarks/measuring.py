@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
+from rich.console import Console
+from rich.table import Table
 
 POLL_S = 0.25
 STOP_S = 15.0
@@ -49,6 +51,11 @@ class Measurement(NamedTuple):
     def cores(self) -> float:
         """Cores that were kept busy on average."""
         return sum(usage.cores for usage in self.usage.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Every number."""
+        kinds = {kind: usage._asdict() for kind, usage in self.usage.items()}
+        return self._asdict() | {"cores": self.cores, "usage": kinds}
 
 
 class ProcessTree:
@@ -109,7 +116,7 @@ class ProcessTree:
 def measure(
     command: Sequence[str],
     log: Path,
-    frames: Callable[[], int],
+    frames: Callable[[], float],
     kind_of: Callable[[psutil.Process], str],
     *,
     warm_up_s: float,
@@ -173,8 +180,8 @@ def _raise_exit(number: int, _: object) -> None:
 
 
 def _next_frames(
-    process: subprocess.Popen[bytes], tree: ProcessTree, frames: Callable[[], int], log: Path
-) -> tuple[float, dict[int, float], int]:
+    process: subprocess.Popen[bytes], tree: ProcessTree, frames: Callable[[], float], log: Path
+) -> tuple[float, dict[int, float], float]:
     """The moment at which the count of frames changes next: programs tell it every few seconds only."""
     before = frames()
     _watch(process, tree, lambda: frames() != before, time.monotonic() + STALL_S, log, poll_s=0.02)
@@ -225,6 +232,15 @@ def _stop(process: subprocess.Popen[bytes], tree: ProcessTree) -> None:
 
 def _tail(log: Path, lines: int = 12) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table for the eye, and the same for a page."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    print(markdown(columns, rows))
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -25,7 +25,7 @@ TASKS = {
     "breakout": "--env=atari_breakout --num_envs_per_worker=8",
     "doom_basic": "--env=doom_basic --num_envs_per_worker=8",
 }
-_TORCH_KINDS = ("actor", "policy", "learner")
+_WORKER_KINDS = ("actor", "policy", "learner")
 
 
 class StatusFrames:
@@ -77,7 +77,7 @@ def kind_of_ours(process: psutil.Process) -> str:
     if name == "appo driver":
         return "driver"
     kind = name.partition("-")[0]
-    if kind in _TORCH_KINDS:
+    if kind in _WORKER_KINDS:
         return kind
     # The forkserver and the guardian are the driver's own children; `appo probe` looks at an environment.
     return "helpers" if parent_name == "appo driver" or name.startswith("appo") else "starting"

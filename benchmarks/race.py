@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import math
 import statistics
 import sys
 import tempfile
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from benchmarks import learning
 from benchmarks.measuring import MeasurementError, markdown, started
-from benchmarks.side_by_side import COLOURS, Refusal, sample_factory, version_of
+from benchmarks.side_by_side import FRAMES, LoggedNumber, Refusal, sample_factory, version_of
 
 LIMIT_S = 900.0
 POLL_S = 0.25
@@ -34,8 +34,7 @@ COLUMNS = (
     "Sample Factory, frames",
     "time: ratio",
 )
-REWARD = re.compile(r"Avg episode reward: \[\(0, '(-?[\d.]+)'\)\]")
-FRAMES = re.compile(r"Total num frames: (\d+)")
+SCORE = r"Avg episode reward: \[\(0, '(-?[\d.]+)'\)\]"  # in Sample Factory's log
 
 
 class Race(NamedTuple):
@@ -79,15 +78,14 @@ def peers(env: str, race: Race, folder: Path, python: Path) -> Finish:
         MeasurementError: it ended, or did not get there in time.
     """
     program, log = sample_factory(env, folder, python, False), folder / "log.txt"
+    score, frames = LoggedNumber(log, SCORE, -math.inf), LoggedNumber(log, FRAMES)
     began = time.monotonic()
     with started(program.command, log, cwd=program.cwd) as (process, _):
         while time.monotonic() < began + LIMIT_S:
             if process.poll() is not None:
                 raise MeasurementError(f"Sample Factory ended with {process.returncode}; see {log}")
-            text = COLOURS.sub("", log.read_text(errors="replace"))
-            scores = REWARD.findall(text)
-            if scores and float(scores[-1]) >= race.peers_score:
-                return Finish(time.monotonic() - began, int(FRAMES.findall(text)[-1]))
+            if score() >= race.peers_score:
+                return Finish(time.monotonic() - began, int(frames()))
             time.sleep(POLL_S)
     raise MeasurementError(f"Sample Factory did not reach {race.peers_score:g} within {LIMIT_S:.0f} s")
 

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, markdown, measure
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
 from benchmarks.ours import COMPARISON, FOR_EVER, TASKS, kind_of_ours, our_run
 
 # Longer than our actors take to start at moments spread over a rollout, and than any of the programs takes to settle.
 WARM_UP_S = 10.0
 EXIT_OK, EXIT_FAILED = 0, 1
+FRAMES = r"Total num frames: (\d+)"  # in Sample Factory's log
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SETUP = 'how to make it: docs/benchmarks.md, "Against the peers"'
 
@@ -87,22 +87,22 @@ class Program(NamedTuple):
     """Something that can be measured."""
 
     command: list[str]
-    frames: Callable[[], int]  # counted so far
+    frames: Callable[[], float]  # counted so far
     kind_of: Callable[[psutil.Process], str]
     cwd: Path
 
 
-class LoggedFrames:
-    """The last count of frames in a log that is being written."""
+class LoggedNumber:
+    """The last number of a kind in a log that is being written; each line is read once."""
 
-    def __init__(self, log: Path, pattern: str) -> None:
-        """`pattern`: its first group is the number."""
+    def __init__(self, log: Path, pattern: str, before: float = 0.0) -> None:
+        """`pattern`: its first group is the number. `before`: what holds as long as there is none."""
         self._log = log
         self._pattern = re.compile(pattern)
         self._position = 0
-        self._last = 0
+        self._last = before
 
-    def __call__(self) -> int:
+    def __call__(self) -> float:
         """Read what is new; the last number so far."""
         with self._log.open("rb") as file:
             file.seek(self._position)
@@ -110,7 +110,7 @@ class LoggedFrames:
         complete = new[: new.rfind(b"\n") + 1]  # the end of a line that is being written may lack digits
         self._position += len(complete)
         counts = self._pattern.findall(COLOURS.sub("", complete.decode(errors="replace")))
-        self._last = int(counts[-1]) if counts else self._last
+        self._last = float(counts[-1]) if counts else self._last
         return self._last
 
 
@@ -134,14 +134,14 @@ def sample_factory(task: str, folder: Path, python: Path, is_sampling_only: bool
     command = [str(python), str(program), *PEERS_TASKS[task].sample_factory.split(), *SAMPLE_FACTORY.split()]
     command += [f"--train_dir={folder}", "--experiment=peer", f"--train_for_env_steps={FOR_EVER}"]
     # In a folder of its own: our packages must not be taken for its modules.
-    return Program(command, LoggedFrames(folder / "log.txt", r"Total num frames: (\d+)"), kind_of_peers, folder)
+    return Program(command, LoggedNumber(folder / "log.txt", FRAMES), kind_of_peers, folder)
 
 
 def stable_baselines3(task: str, folder: Path, python: Path, is_sampling_only: bool) -> Program:
     """Stable-Baselines3, by a small program of ours."""
     program = ROOT / "benchmarks" / "peers" / "stable_baselines3_run.py"
     command = [str(python), str(program), f"--env={task}", *(["--sampler_only"] if is_sampling_only else [])]
-    return Program(command, LoggedFrames(folder / "log.txt", r"(?m)^frames: (\d+)"), kind_of_peers, folder)
+    return Program(command, LoggedNumber(folder / "log.txt", r"(?m)^frames: (\d+)"), kind_of_peers, folder)
 
 
 class Peer(NamedTuple):
@@ -255,12 +255,7 @@ def summarise(rounds: Sequence[Round]) -> list[list[str]]:
 
 def as_json(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Every number of every run."""
-
-    def plain(result: Measurement) -> dict[str, Any]:
-        kinds = {kind: usage._asdict() for kind, usage in result.usage.items()}
-        return result._asdict() | {"cores": result.cores, "usage": kinds}
-
-    return [{"ours": plain(pair.ours), "peer": plain(pair.peer)} for pair in rounds]
+    return [{"ours": pair.ours.as_json(), "peer": pair.peer.as_json()} for pair in rounds]
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
@@ -339,12 +334,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"side_by_side: {error}", file=sys.stderr)
             return EXIT_FAILED
     columns = [chosen.env, "ours", f"{PEERS[chosen.peer].title} {version}", "ratio"]
-    rows = summarise(rounds)
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    print(markdown(columns, rows))
+    show(columns, summarise(rounds))
     if chosen.out is not None:
         heading = {"env": chosen.env, "peer": chosen.peer, "peer_version": version, "options": chosen.options}
         chosen.out.write_text(json.dumps(heading | {"rounds": as_json(rounds)}, indent=1) + "\n")

@@ -7,6 +7,7 @@ on are those rollouts, laid out as in a run.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -64,23 +65,23 @@ def environment(config: TrainConfig, spec: EnvSpec, seconds: float) -> EnvTerm:
         batches.append(make_batch_env(resolve(config.env.env), family, contexts))
     limit_native_threads()
     out = _scratch(sizes.rows, spec)
-    drawn = [random_actions(spec.actions, rng, sizes.rows, out.observations.get("action_mask")) for _ in range(64)]
+    drawn = itertools.cycle([random_actions(spec.actions, rng, sizes.rows) for _ in range(64)])
     for batch in batches:
         batch.reset(out)
-    steps, frames, began, deadline = 0, 0, 0.0, time.perf_counter() + 0.2 * seconds
-    warm = False
-    while True:
-        for number, batch in enumerate(batches):
-            batch.step(drawn[(steps + number) % len(drawn)], out)
-            steps, frames = steps + 1, frames + int(out.frames.sum())
-        now = time.perf_counter()
-        if now >= deadline and not warm:
-            warm, steps, frames, began, deadline = True, 0, 0, now, now + seconds
-        elif now >= deadline:
-            break
+
+    def play(limit_s: float) -> EnvTerm:
+        steps, frames, began = 0, 0, time.perf_counter()
+        while (took_s := time.perf_counter() - began) < limit_s or not steps:
+            for batch in batches:
+                batch.step(next(drawn), out)
+                steps, frames = steps + sizes.rows, frames + int(out.frames.sum())
+        return EnvTerm(took_s / steps, frames / steps)
+
+    play(0.2 * seconds)
+    term = play(seconds)
     for batch in batches:
         batch.close()
-    return EnvTerm((now - began) / (steps * sizes.rows), frames / (steps * sizes.rows))
+    return term
 
 
 def with_bookkeeping(config: TrainConfig, spec: EnvSpec, seconds: float) -> float:
@@ -184,13 +185,13 @@ class Recording:
     def answer_at_random(self, seconds: float) -> int:
         """Play with random actions and blocks that are free at once; how many split steps."""
         arrays, rng, sizes = self.arrays, np.random.default_rng(2), self.arrays.sizes
-        drawn = [random_actions(self._spec.actions, rng, sizes.rows, None) for _ in range(64)]
+        drawn = itertools.cycle([random_actions(self._spec.actions, rng, sizes.rows) for _ in range(64)])
         answers, width = arrays["answers"], sizes.actions.width
         steps, deadline = 0, time.perf_counter() + seconds
         while time.perf_counter() < deadline:
             for index, split in enumerate(self._splits):
                 place = (0, index, int(arrays["request_block"][0, index]), int(arrays["request_step"][0, index]))
-                answers[place][:, :width] = drawn[steps % len(drawn)]
+                answers[place][:, :width] = next(drawn)
                 arrays["answered"][:, 0, index] = arrays["asked"][0, index]
                 split.advance()
                 if split.waits_for_block:

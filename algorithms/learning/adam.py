@@ -76,7 +76,7 @@ class Adam:
         own = self.state_dict()
         for name, tensors in own.items():
             shapes = [tuple(tensor.shape) for tensor in tensors]
-            found = [tuple(tensor.shape) for tensor in state[name]]
+            found = [tuple(tensor.shape) for tensor in state.get(name, [])]
             if found != shapes:
                 raise ValueError(f"{name} of Adam has the shapes {found}; this model has {shapes}")
             for tensor, saved in zip(tensors, state[name], strict=True):

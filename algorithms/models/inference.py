@@ -43,7 +43,8 @@ class PolicyInference:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
         self._flat = flatten(self.model)
-        self.received = self._flat if self.device.type == "cpu" else torch.empty(self._flat.shape)
+        is_on_cpu = self.device.type == "cpu"
+        self.received = self._flat if is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
         self._packed, self._converted = _prepare_large_weights(self.model, self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)

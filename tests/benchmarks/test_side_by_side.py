@@ -13,7 +13,7 @@ from benchmarks.measuring import Measurement, MeasurementError, Usage, markdown
 from benchmarks.ours import TASKS, StatusFrames, kind_of_ours
 from benchmarks.side_by_side import (
     PEERS,
-    LoggedFrames,
+    LoggedNumber,
     Round,
     as_json,
     main,
@@ -81,7 +81,7 @@ def test_frames_are_the_last_that_a_coloured_log_tells(tmp_path):
 
 def test_a_number_of_which_digits_are_missing_is_not_read_yet(tmp_path):
     log = tmp_path / "log.txt"
-    frames = LoggedFrames(log, r"frames: (\d+)")
+    frames = LoggedNumber(log, r"frames: (\d+)")
     with log.open("w") as file:
         file.write("frames: 512\nframes: 10")
         file.flush()

@@ -59,6 +59,8 @@ def test_it_goes_on_from_saved_moments_and_refuses_those_of_another_network():
         assert torch.equal(mine, expected) and mine.grad is None
     with pytest.raises(ValueError, match="exp_avg of Adam has the shapes"):
         Adam([nn.Parameter(torch.zeros(2))]).load_state_dict(adam.state_dict())
+    with pytest.raises(ValueError, match=r"exp_avg of Adam has the shapes \[\]"):
+        adam.load_state_dict({"state": {}, "param_groups": []})
 
 
 def test_a_learner_does_not_bring_torchs_compiler_in():
