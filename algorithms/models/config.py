@@ -78,7 +78,8 @@ class ModelConfig:
     precision: str = option(
         "auto",
         "Numbers that encoders and recurrent cores compute with; weights, heads and losses are fp32 in any case. bf16 "
-        "is two to three times as fast on GPUs and on CPUs with AMX; auto: bf16 there for images, fp32 elsewhere",
+        "is about twice as fast on GPUs and on CPUs with AMX or AVX512_BF16; auto: bf16 there for images, fp32 "
+        "elsewhere",
         choices=("auto", "fp32", "bf16"),
     )
     obs_subtract_mean: float = option(0.0, "Subtracted from every pixel of an image before the division by obs_scale")

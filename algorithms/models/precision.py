@@ -22,7 +22,10 @@ def compute_dtype(precision: str, device: torch.device, reads_images: bool) -> t
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """The device multiplies bf16 matrices faster than float32 ones: GPUs since Ampere, CPUs with AMX."""
+    """The device multiplies bf16 matrices faster than float32 ones: GPUs since Ampere, CPUs with AMX or AVX512_BF16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+    if device.type != "cpu":
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16"))

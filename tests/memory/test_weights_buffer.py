@@ -61,34 +61,45 @@ class CutOff:
         raise InterruptedError
 
 
-class Overtaken(np.ndarray):
-    """A reader's array; while it is written for the first time, the writer publishes again and again."""
-
-    def overtake(self, weights, versions):
-        self.weights, self.versions = weights, list(versions)
-        return self
-
-    def __setitem__(self, key, value):
-        super().__setitem__(key, value)
-        publish, self.versions = self.versions, []
-        for version in publish:
-            if version is CutOff:
-                with pytest.raises(InterruptedError):
-                    self.weights.publish(CutOff(), 99)
-            else:
-                self.weights.publish(np.full(4, version, np.float32), version)
-
-
 @pytest.mark.parametrize(
     ("meanwhile", "expected"),
     [((), 1), ((2,), 1), ((CutOff,), 1), ((2, 3), 3), ((2, CutOff), 2), ((2, 3, 4), 4)],
 )
-def test_a_copy_is_repeated_when_its_writer_has_begun_to_overwrite_it(meanwhile, expected):
-    weights = WeightsBuffer.create(0)
+def test_a_copy_is_repeated_when_its_writer_has_begun_to_overwrite_it(monkeypatch, meanwhile, expected):
+    weights, waiting = WeightsBuffer.create(0), list(meanwhile)
     weights.publish(np.full(4, 1, np.float32), 1)
-    flat = np.zeros(4, np.float32).view(Overtaken).overtake(weights, meanwhile)
+    preadv = os.preadv
+
+    def overtaken(*args):
+        """Read; when it is for the first time, the writer publishes again and again before anybody looks."""
+        count = preadv(*args)
+        while waiting:
+            if (version := waiting.pop(0)) is CutOff:
+                with pytest.raises(InterruptedError):
+                    weights.publish(CutOff(), 99)
+            else:
+                weights.publish(np.full(4, version, np.float32), version)
+        return count
+
+    monkeypatch.setattr(os, "preadv", overtaken)
+    flat = np.zeros(4, np.float32)
     assert weights.read_into(flat).version == expected
-    assert np.asarray(flat).tolist() == [expected] * 4
+    assert flat.tolist() == [expected] * 4
+
+
+def test_a_copy_that_comes_in_pieces_is_whole(monkeypatch):
+    weights, preadv = WeightsBuffer.create(0), os.preadv
+    flat, pieces = np.zeros(1000, np.float32), []
+
+    def in_pieces(descriptor, buffers, offset):
+        pieces.append(offset)
+        return preadv(descriptor, [buffers[0][:999]], offset)
+
+    monkeypatch.setattr(os, "preadv", in_pieces)
+    weights.publish(np.arange(1000, dtype=np.float32), 1)
+    weights.read_into(flat)
+    assert flat.tolist() == list(range(1000))
+    assert len(pieces) == 5
 
 
 @pytest.mark.parametrize("publications", [1, 2])
