@@ -19,7 +19,7 @@ train_options := --env=$(ENV) --experiment=$(EXPERIMENT) $(if $(STEPS),--train_f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test test-slow lint bench docs clean
+.PHONY: help train test test-slow lint bench chaos docs clean
 
 help:  ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,12 @@ lint: $(VENV)/requirements-dev.installed  ## Check style, format and types
 
 bench: $(VENV)/requirements-envs.installed  ## Has it become slower than benchmarks/baseline.json says? Nothing else may run
 	$(run) -m benchmarks.guard $(ARGS)
+
+chaos: $(VENV)/requirements.installed  ## Kill workers 1000 times, die at every failpoint, end at random moments; hours
+	$(run) -m benchmarks.chaos --kills=1000 $(ARGS)
+	$(run) -m benchmarks.chaos --kills=100 --signals=stop,freeze,term $(ARGS)
+	$(run) -m benchmarks.chaos --each_failpoint=20 $(ARGS)
+	$(run) -m benchmarks.endings --moments=50
 
 docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options
 	$(run) -m algorithms.config

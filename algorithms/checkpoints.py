@@ -18,21 +18,50 @@ import contextlib
 import hashlib
 import io
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from utils.failpoints import failpoint
 from utils.files import atomic_write, remove_temporaries
 
 KINDS = ("latest", "best", "milestone")
 _MAGIC = b"APPOckp1"
+_REMEDY = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
 _TRAILER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _PLAIN = (type(None), bool, int, float, str, bytes)
+# What a training checkpoint holds.
+_PARTS = {"model": dict, "learner": dict, "run_state": dict}
+# Part of a network -> what decides about its shapes.
+_SHAPED_BY = {
+    "encoder": "--encoder, --mlp_layers, --hidden_size, --encoder_extra_fc_layers, --use_spectral_norm, "
+    "--actor_critic_share_weights, or what the environment observes",
+    "core": "--use_rnn, --rnn_type, --rnn_num_layers, --hidden_size, --actor_critic_share_weights",
+    "policy_head": "--hidden_size, --adaptive_stddev, or the actions of the environment",
+    "value_head": "--hidden_size",
+    "preprocessor": "--normalize_input, or what the environment observes",
+    "returns_normalizer": "--normalize_returns",
+}
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, read or trusted. The message says what is untouched and what would work."""
+
+    is_final = True  # for whoever decides about a restart
+
+
+class Encoded(NamedTuple):
+    """A checkpoint in memory: nothing in it changes any more, whatever becomes of the tensors it was made from."""
+
+    head: dict[str, Any]
+    archive: memoryview
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        return str(self.head["kind"])
 
 
 class Checkpoint(NamedTuple):
@@ -56,35 +85,52 @@ def save(
     keep: int = 3,
     metric: float = math.nan,
 ) -> Path:
-    """Write a checkpoint; once it is safely on disk, remove the ones that it replaces.
+    """`encode` and `write` in one go; see there."""
+    return write(folder, encode(kind, train_step, env_steps, payload, metric=metric), keep=keep)
+
+
+def encode(kind: str, train_step: int, env_steps: int, payload: dict[str, Any], *, metric: float = math.nan) -> Encoded:
+    """Copy everything that a checkpoint holds, so that it can be written while training goes on.
 
     Args:
-        folder: Of one policy; made when it is missing.
         kind: "latest", "best" or "milestone".
         train_step: Optimizer steps so far.
         env_steps: Environment frames so far.
         payload: Tensors, plain values, and lists, tuples and dicts of them.
-        keep: How many of kind "latest" stay.
         metric: What makes a best checkpoint the best; NaN leaves it out of the file's name.
 
     Raises:
-        CheckpointError: it could not be written; the older ones are untouched.
         TypeError: the payload holds what could not be read again.
     """
+    _require_known(kind)
     _require_plain(payload, "payload")
     head = {"kind": kind, "train_step": train_step, "env_steps": env_steps, "metric": float(metric)}
-    path = _folder_of(folder, kind) / _file_name(head)
     buffer = io.BytesIO()
     torch.save(head | {"payload": payload}, buffer)
-    archive = buffer.getbuffer()
+    return Encoded(head, buffer.getbuffer())
+
+
+def write(folder: Path, encoded: Encoded, *, keep: int = 3) -> Path:
+    """Write a checkpoint; once it is safely on disk, remove the ones that it replaces.
+
+    Args:
+        folder: Of one policy; made when it is missing.
+        encoded: What to write.
+        keep: How many of kind "latest" stay.
+
+    Raises:
+        CheckpointError: it could not be written; the older ones are untouched.
+    """
+    path = _folder_of(folder, encoded.kind) / _file_name(encoded.head)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_temporaries(path.parent)
-        atomic_write(path, [archive, _MAGIC, hashlib.sha256(archive).digest()])
+        atomic_write(path, _parts(encoded.archive), before_rename=lambda: failpoint("checkpoint-before-rename"))
     except OSError as error:
         raise CheckpointError(f"{path} could not be written ({error}); the older checkpoints are untouched") from error
+    failpoint("checkpoint-after-rename")
     with contextlib.suppress(OSError):  # the new one is safe; what stays too long costs only space
-        _retire(folder, kind, path, keep)
+        _retire(folder, encoded.kind, path, keep)
     return path
 
 
@@ -150,6 +196,57 @@ def is_intact(path: Path) -> bool:
     return True
 
 
+def require_fit(found: Checkpoint, own: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a checkpoint of another network than the one whose tensors are `own`.
+
+    Raises:
+        CheckpointError: names the first tensor that differs, and the options that decide about it.
+    """
+    for part, kind in _PARTS.items():
+        if not isinstance(found.payload.get(part), kind):
+            raise CheckpointError(f"{found.path} holds no {part!r}, so training cannot go on from it; {_REMEDY}")
+    saved = found.payload["model"]
+    for name in dict.fromkeys([*own, *saved]):  # each once, in the order of the network
+        theirs, ours = _shape(saved, name), _shape(own, name)
+        if theirs != ours:
+            options = next((options for part, options in _SHAPED_BY.items() if part in name), "the model's")
+            raise CheckpointError(
+                f"{found.path} is of another network: {name} is {theirs} there and {ours} with the options in force; "
+                f"compare {options}. Nothing was changed; leave out the options that differ from training, or {_REMEDY}"
+            )
+
+
+def _shape(tensors: Mapping[str, Any], name: str) -> str:
+    if name not in tensors:
+        return "missing"
+    return str(tuple(tensors[name].shape)) if isinstance(tensors[name], torch.Tensor) else "no tensor"
+
+
+def where_not_finite(value: Any, where: str) -> str | None:
+    """The first floating-point tensor within `value` that holds an infinity or a NaN, in words; None: there is none."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_floating_point() or bool(torch.isfinite(value).all()):
+            return None
+        return f"{where} has {int((~torch.isfinite(value)).sum())} of {value.numel()} numbers that are not finite"
+    entries: Any = ()
+    if isinstance(value, dict):
+        entries = value.items()
+    elif isinstance(value, list | tuple):
+        entries = enumerate(value)
+    found = (where_not_finite(entry, f"{where}[{key!r}]") for key, entry in entries)
+    return next(filter(None, found), None)
+
+
+def _parts(archive: memoryview) -> Iterator[bytes | memoryview]:
+    half = len(archive) // 2
+    yield archive[:half]
+    failpoint("checkpoint-half-written")
+    yield archive[half:]
+    yield _MAGIC
+    yield hashlib.sha256(archive).digest()
+    failpoint("checkpoint-before-fsync")
+
+
 def _retire(folder: Path, kind: str, newest: Path, keep: int) -> None:
     """Remove what `newest` replaces. What cannot be read is never removed, and does not count as kept."""
     if kind == "milestone":
@@ -191,9 +288,13 @@ def _verified_archive(path: Path) -> memoryview:
     return archive
 
 
-def _folder_of(folder: Path, kind: str) -> Path:
+def _require_known(kind: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"checkpoint kind {kind!r}; allowed: {', '.join(KINDS)}")
+
+
+def _folder_of(folder: Path, kind: str) -> Path:
+    _require_known(kind)
     return folder / "milestones" if kind == "milestone" else folder
 
 
@@ -233,7 +334,7 @@ def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path])
     if others:
         remedy = f"there is {others[0]}: try --load_checkpoint_kind=best, or copy a milestone into the folder"
     else:
-        remedy = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
+        remedy = _REMEDY
     return f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; {remedy}"
 
 

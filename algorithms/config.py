@@ -36,6 +36,8 @@ CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
+_REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
+
 
 @dataclass(frozen=True)
 class NoOptions:
@@ -249,7 +251,7 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
     try:
         saved = _parse_saved(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; {_REPAIR}") from error
     if saved.options.get("env") != env:
         raise ConfigError(
             f"experiment {run.experiment!r} was trained with env={saved.options.get('env')!r}, not {env!r}; type "
@@ -259,15 +261,14 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
 
 
 def _parse_saved(text: str, source: str) -> _Saved:
-    remedy = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{source} is not JSON: {error}; {remedy}") from error
+    except (ValueError, RecursionError) as error:  # no JSON, or what only an attacker writes
+        raise ConfigError(f"{source} is not JSON: {error}; {_REPAIR}") from error
     options = document.get("options") if isinstance(document, dict) else None
     typed = document.get("typed", []) if isinstance(document, dict) else None
     if not isinstance(options, dict) or not options or not isinstance(typed, list):
-        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {remedy}')
+        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {_REPAIR}')
     return _Saved(options, tuple(str(name) for name in typed))
 
 
@@ -276,7 +277,11 @@ def _restored(saved: _Saved, options: Mapping[str, cli.Declared], auxiliary: str
     before = _text_of(saved.options, "auxiliary_loss")
     dropped = cli.declared_options({"auxiliary": _auxiliary_type(before)}) if before and before != auxiliary else {}
     kept = {name: value for name, value in saved.options.items() if name in options or name not in dropped}
-    return {name: value for name, value in cli.check_layer(kept, options, CONFIG_FILE).items() if name not in LOCATION}
+    try:
+        checked = cli.check_layer(kept, options, CONFIG_FILE)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_REPAIR}") from error
+    return {name: value for name, value in checked.items() if name not in LOCATION}
 
 
 def _settle(values: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ class Failed(NamedTuple):
     worker: str
     phase: str  # "setup" or "step"
     traceback: str
+    is_final: bool  # another try would end the same way
 
 
 class EpisodeFinished(NamedTuple):
@@ -57,6 +58,61 @@ class PolicyRestored(NamedTuple):
     warnings: list[str]  # checkpoints that could not be read
 
 
+class PolicyRecovered(NamedTuple):
+    """learner -> driver: a learner took the place of a lost one and goes on; nothing that was counted went back."""
+
+    policy: int
+    train_step: int
+    moments_of: int  # the train step that the optimizer's moments are of
+
+
+class TrainingRolledBack(NamedTuple):
+    """learner -> driver: numbers were not finite too often; the weights are those of the last good snapshot."""
+
+    policy: int
+    train_step: int
+    reason: str
+
+
+class WorkerLost(NamedTuple):
+    """supervisor -> driver: a worker ended that should not have; it is replaced unless `WorkerGivenUp` follows."""
+
+    worker: str
+    generation: int
+    phase: str
+    cause: str  # in words
+
+
+class WorkerStarted(NamedTuple):
+    """supervisor -> driver: a lost worker has been started anew."""
+
+    worker: str
+    generation: int
+
+
+class WorkerReady(NamedTuple):
+    """supervisor -> driver: a worker that was started anew has ended its setup."""
+
+    worker: str
+    generation: int
+    seconds: float  # since its predecessor was lost
+
+
+class WorkerWorks(NamedTuple):
+    """supervisor -> driver: a worker that was started anew has done the first of what it is there for."""
+
+    worker: str
+    generation: int
+    seconds: float  # since its predecessor was lost
+
+
+class WorkerGivenUp(NamedTuple):
+    """supervisor -> driver: an actor failed too often in a row; the run goes on without it."""
+
+    worker: str
+    reason: str
+
+
 class CheckpointSaved(NamedTuple):
     """learner -> driver: a checkpoint is safely on disk."""
 
@@ -85,5 +141,20 @@ class SaveCheckpoint(NamedTuple):
     metric: float  # what makes a best checkpoint the best; NaN for the other kinds
 
 
-Report = Ready | Failed | EpisodesFinished | TrainingReport | PolicyRestored | CheckpointSaved | CheckpointFailed
+Report = (
+    Ready
+    | Failed
+    | EpisodesFinished
+    | TrainingReport
+    | PolicyRestored
+    | PolicyRecovered
+    | TrainingRolledBack
+    | CheckpointSaved
+    | CheckpointFailed
+    | WorkerLost
+    | WorkerStarted
+    | WorkerReady
+    | WorkerWorks
+    | WorkerGivenUp
+)
 Command = SaveCheckpoint

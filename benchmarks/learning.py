@@ -54,6 +54,10 @@ TASKS = {
     "cartpole_blind": Task(
         "classic_cartpole_no_velocity", 450.0, 1_000_000, options=("--use_rnn=False",), must_fail=True
     ),
+    # Raises in a thousandth of its steps, stalls for 2 to 5 s in half as many.
+    "cartpole_unreliable": Task(
+        "synthetic_unreliable_cartpole", 400.0, 250_000, options=("--num_workers=4", "--num_envs_per_worker=16")
+    ),
     "acrobot": Task("Acrobot-v1", -100.0, 1_000_000),
     "lunarlander": Task("LunarLander-v3", 200.0, 2_000_000),
     "pendulum": Task("Pendulum-v1", -250.0, 1_000_000),

@@ -170,7 +170,7 @@ class Recording:
         self._config, self._spec = config, spec
         self.arrays = SharedArrays.create(wiring.sizes_of(config, spec))
         self._counters = WorkerCounters(self.arrays, 0)
-        self._weights = WeightsBuffer.create(0)
+        self._weights = WeightsBuffer.create("weights-0")
         job = wiring.actor_job(config, resolve(config.env.env), 0, _SEEDS)
         self._splits: list[EnvSplit] = [build_split(self.arrays, job, i, 0) for i in range(self.arrays.sizes.splits)]
         limit_native_threads()
@@ -229,7 +229,7 @@ class Recording:
             auxiliary_options=config.auxiliary,
             hold_blocks=False,
         )
-        return LearnerCore(self.arrays, self._weights, self._counters, job)
+        return LearnerCore(self.arrays, self._weights, WeightsBuffer.create("snapshot-0"), self._counters, job)
 
     def play(self) -> None:
         """Fill every block of the actor with a policy's own actions, and let the other actors have the same."""
@@ -280,5 +280,13 @@ def _scratch(rows: int, spec: EnvSpec) -> StepArrays:
 
     observations = {leaf.name: np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.observations}
     return StepArrays(
-        observations, of(np.uint8), of(np.uint8), of(np.uint8), of(np.float32), of(np.uint8), of(np.uint8), of(np.int32)
+        observations,
+        fresh=of(np.uint8),
+        final=of(np.uint8),
+        active=of(np.uint8),
+        rewards=of(np.float32),
+        terminated=of(np.uint8),
+        truncated=of(np.uint8),
+        frames=of(np.int32),
+        crashed=of(np.uint8),
     )

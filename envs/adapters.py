@@ -19,14 +19,16 @@ import numpy as np
 
 from envs.api import (
     ACTION_MASK,
+    BadEnvDataError,
     EnvContext,
     EnvError,
     EnvSpec,
+    MisfitError,
     ObservationLeaf,
     StepArrays,
     UnsupportedSpaceError,
 )
-from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
+from envs.spaces import ActionLayout, ObservationLayout, check_mask, describe, mask_width
 from envs.wrappers import find_attribute
 
 
@@ -58,6 +60,7 @@ def step_arrays(spec: EnvSpec, num_envs: int) -> StepArrays:
         terminated=np.zeros(rows, np.uint8),
         truncated=np.zeros(rows, np.uint8),
         frames=np.zeros(rows, np.int32),
+        crashed=np.zeros(rows, np.uint8),
     )
 
 
@@ -69,11 +72,18 @@ def fill_common_case(out: StepArrays) -> None:
     out.terminated.fill(0)
     out.truncated.fill(0)
     out.frames.fill(1)
+    out.crashed.fill(0)
 
 
-def failure(env_index: int, phase: str, error: Exception) -> EnvError:
-    """The error that tells a caller which environment raised; to be raised from its cause."""
-    return EnvError(env_index, phase, f"{type(error).__name__}: {error}")
+def failure(env_index: int, phase: str, error: BaseException, context: EnvContext) -> EnvError:
+    """The error that tells a caller which environment raised; its cause is set."""
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, MisfitError):
+        failed: EnvError = BadEnvDataError(env_index, phase, str(error), context)
+    else:
+        failed = EnvError(env_index, phase, message, context)
+    failed.__cause__ = error
+    return failed
 
 
 def complete_spec(layout: ObservationLayout, actions: ActionLayout, num_agents: int, mask_in_info: bool) -> EnvSpec:
@@ -98,8 +108,10 @@ class _OneEnv:
     def __init__(
         self, env: Any, env_index: int, context: EnvContext, observation_space: Any, action_space: Any, num_agents: int
     ) -> None:
-        self.env, self.env_index = env, env_index
+        self.env, self.env_index, self.context = env, env_index, context
         self._seed = first_seed(context)
+        self.latest_start: Target | None = None
+        """What the newest episode's first observation was written to, or was to be: tells whether a step began it."""
         self._early: tuple[Any, Any] | None = None  # the first reset, when it was done to look for an action mask
         self.remembers_randomness = False
         self.randomness: dict[str, Any] = {"seed": self._seed, "generator": None}
@@ -128,7 +140,7 @@ class _OneEnv:
         try:
             observation, info = self.env.reset(seed=seed)
         except Exception as error:
-            raise failure(self.env_index, "reset", error) from error
+            raise failure(self.env_index, "reset", error, self.context) from error
         return observation, info
 
     def _read_state(self, info: dict[str, Any], row: int, out: StepArrays) -> None:
@@ -136,7 +148,8 @@ class _OneEnv:
         if "is_active" in info:
             out.active[row] = bool(info["is_active"])
         if self._mask_in_info:
-            out.observations[ACTION_MASK][row] = _flat_mask(info[ACTION_MASK]) if ACTION_MASK in info else 1
+            masks = out.observations[ACTION_MASK]
+            masks[row] = fitting_mask(info[ACTION_MASK], masks.shape[1]) if ACTION_MASK in info else 1
 
     def restore_randomness(self, state: dict[str, Any]) -> None:
         """Let the next reset begin the episode that this state was taken at."""
@@ -149,9 +162,16 @@ class _OneEnv:
         self.env.close()
 
 
-def _flat_mask(mask: Any) -> Any:
-    """One mask for all discrete actions, also when given as a tuple of one per action."""
-    return np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else mask
+def fitting_mask(mask: Any, width: int) -> Any:
+    """One mask for all discrete actions, also when given as a tuple of one per action.
+
+    Raises:
+        MisfitError: it has not one entry per choice.
+    """
+    flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
+    if flat.shape != (width,):
+        raise MisfitError(ACTION_MASK, f"one entry for each of {width} choices", describe(mask))
+    return flat
 
 
 def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
@@ -174,12 +194,15 @@ class SingleEnvAdapter(_OneEnv):
         """
         super().__init__(env, env_index, context, env.observation_space, env.action_space, 1)
         self._step = env.step
-        self._is_plain = self.layout.is_plain
+        # Of observations that are a single array and known to fit: a second look would cost more than the write.
+        self._plain_dtype: Any = None
+        self._plain_shape = self.layout.plain_shape
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
 
     def start(self, row: int, target: Target) -> None:
         """Reset, and write the first observation of an episode."""
+        self.latest_start = target
         self.is_between_episodes = False
         observation, info = self._reset_env()
         self.layout.write(target.views, row, observation)
@@ -201,15 +224,25 @@ class SingleEnvAdapter(_OneEnv):
             out.terminated[row] = 1
             self.start(row, target)
             return
-        if self._is_plain:
+        try:
+            is_known = observation.dtype is self._plain_dtype and observation.shape == self._plain_shape
+        except AttributeError:  # no array
+            is_known = False
+        if is_known:
             views[0][row] = observation
         else:
-            self.layout.write(views, row, observation)
+            self._write(views, row, observation)
         if info or self._mask_in_info:
             self._read_state(info, row, out)
         if truncated:
             self.is_between_episodes = True
             out.truncated[row] = out.final[row] = out.active[row] = 1
+
+    def _write(self, views: list[np.ndarray], row: int, observation: Any) -> None:
+        """Write what is not a single array, or not one that is like those before."""
+        self.layout.write(views, row, observation)
+        if self.layout.is_plain:
+            self._plain_dtype = self.layout.known_dtypes[0]
 
 
 class ParallelEnvAdapter(_OneEnv):
@@ -244,6 +277,7 @@ class ParallelEnvAdapter(_OneEnv):
 
     def start(self, first_row: int, target: Target) -> None:
         """Reset, and write the first observation of an episode of every agent that is there from the start."""
+        self.latest_start = target
         self.is_between_episodes = False
         observations, infos = self._reset_env()
         for i, agent in enumerate(self.agents):

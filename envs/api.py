@@ -13,7 +13,10 @@ How an episode ends, seen by the caller of `step`:
 * An environment that was vectorised by its authors with next-step autoreset sets `final` after a terminated step
   too, and continues in the same way.
 
-Every end of an episode of a row is seen exactly once as `terminated` or `truncated`.
+Every end of an episode of a row is seen exactly once as `terminated` or `truncated`, but for episodes that are lost:
+
+* A step in which an environment fails, when somebody mends it (`envs.faults`), has no result: all its rows say
+  `crashed` = 1, reward 0, 0 frames, neither flag, and show the first observation of a new episode (`fresh` = 1).
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class EnvContext(NamedTuple):
     attempt: int = 0  # how often this environment was built anew after a failure
     render_mode: str | None = None
     vector_size: int = 1  # environments stepped in one batch with this one: as many as a `VectorEnv` has to hold
+    env_name: str = ""  # as typed in --env
 
 
 class EnvFamily(NamedTuple):
@@ -95,6 +99,7 @@ class StepArrays(NamedTuple):
     terminated: np.ndarray  # [E] uint8
     truncated: np.ndarray  # [E] uint8
     frames: np.ndarray  # [E] int32, simulator frames this step covered; 0 where the action was ignored
+    crashed: np.ndarray  # [E] uint8, 1: the step has no result, its environment failed and was started anew
 
 
 class BatchEnv(Protocol):
@@ -154,18 +159,49 @@ class Repeatable(Protocol):
 class EnvError(RuntimeError):
     """An environment failed. The cause is its `__cause__`; pickles with its text only."""
 
-    def __init__(self, env_index: int, phase: str, message: str) -> None:
-        super().__init__(env_index, phase, message)
+    def __init__(
+        self, env_index: int, phase: str, message: str, context: EnvContext | None = None, in_a_row: int = 1
+    ) -> None:
+        """`env_index`: its place in its batch; `in_a_row`: failures since its last sound step."""
+        super().__init__(env_index, phase, message, context, in_a_row)
         self.env_index = env_index
         self.phase = phase
         self.message = message
+        self.context = context
+        self.in_a_row = in_a_row
 
     def __str__(self) -> str:
-        return f"environment {self.env_index} failed in {self.phase}: {self.message}"
+        context = self.context or EnvContext(env_id=self.env_index)
+        name = f" of {context.env_name}" if context.env_name else ""
+        who = f"environment {context.env_id}{name} (worker {context.worker_index}, place {self.env_index} of its batch)"
+        repeated = f" {self.in_a_row} times in a row, without a sound step in between" if self.in_a_row > 1 else ""
+        return f"{who} failed in {self.phase}{repeated}: {self.message}"
+
+
+class BadEnvDataError(EnvError):
+    """An environment gave what cannot be learned from. Another try would not help: a defect of the environment."""
+
+    is_final = True  # for whoever decides about a restart
+
+
+class MisfitError(ValueError):
+    """A value that is not what a space, or the contract, declares."""
+
+    def __init__(self, key: str, expected: str, seen: str) -> None:
+        """`key`: the observation's, the info's, or "reward"."""
+        super().__init__(key, expected, seen)
+        self.key = key
+        self.expected = expected
+        self.seen = seen
+
+    def __str__(self) -> str:
+        return f"{self.key!r} should be {self.expected}, but is {self.seen}"
 
 
 class UnsupportedSpaceError(TypeError):
     """A space that cannot be trained on. The message names it and what to wrap it with."""
+
+    is_final = True  # for whoever decides about a restart
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import envs.families
 from envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
+from envs.faults import FaultKeeper
 from utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -123,13 +124,16 @@ def resolve(name: str) -> ResolvedEnv:
     return ResolvedEnv(family, family_name, name)
 
 
-def make_batch_env(env: str | ResolvedEnv, family_options: Any, contexts: Sequence[EnvContext]) -> BatchEnv:
+def make_batch_env(
+    env: str | ResolvedEnv, family_options: Any, contexts: Sequence[EnvContext], faults: FaultKeeper | None = None
+) -> BatchEnv:
     """Build one environment per context, to be reset, stepped and closed together.
 
     Args:
         env: the name, or what `resolve` found for it.
         family_options: an instance of the family's `config`; None: its defaults.
-        contexts: which of all environments of the run these are. `vector_size` is set here.
+        contexts: which of all environments of the run these are. `vector_size` and `env_name` are set here.
+        faults: decides about environments that fail later; None: every failure is raised.
 
     Raises:
         ConfigError: the name is unknown, or a package is not installed.
@@ -138,14 +142,18 @@ def make_batch_env(env: str | ResolvedEnv, family_options: Any, contexts: Sequen
     """
     resolved = resolve(env) if isinstance(env, str) else env
     options = resolved.family.config() if family_options is None else family_options
-    contexts = [context._replace(vector_size=len(contexts)) for context in contexts]
+    contexts = [context._replace(vector_size=len(contexts), env_name=resolved.name) for context in contexts]
     built: list[Any] = []
+
+    def build(context: EnvContext) -> Any:
+        return resolved.family.make(resolved.name, options, context)
+
     try:
         for context in contexts:
-            built.append(resolved.family.make(resolved.name, options, context))
+            built.append(build(context))
             if _is_vector_env(built[0]):
                 break
-        return _adapt(built, contexts)
+        return _adapt(built, contexts, faults, build)
     except Exception as error:
         _close_quietly(built)
         missing = _missing_package(error)
@@ -153,7 +161,8 @@ def make_batch_env(env: str | ResolvedEnv, family_options: Any, contexts: Sequen
             raise ConfigError(f"--env={resolved.name} needs {missing}") from error
         if isinstance(error, ConfigError | EnvError | UnsupportedSpaceError):
             raise
-        raise EnvError(len(built), "make", f"{type(error).__name__}: {error}") from error
+        place = min(len(built), len(contexts) - 1)
+        raise EnvError(place, "make", f"{type(error).__name__}: {error}", contexts[place]) from error
 
 
 def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
@@ -306,11 +315,15 @@ def _is_vector_env(env: Any) -> bool:
     return isinstance(env, VectorEnv)
 
 
-def _adapt(built: list[Any], contexts: list[EnvContext]) -> BatchEnv:
+def _adapt(
+    built: list[Any], contexts: list[EnvContext], faults: FaultKeeper | None, build: Callable[[EnvContext], Any]
+) -> BatchEnv:
     from envs.vector.native import VectorEnvAdapter
     from envs.vector.serial import SerialVecEnv
 
-    return VectorEnvAdapter(built[0], contexts) if _is_vector_env(built[0]) else SerialVecEnv(built, contexts)
+    if _is_vector_env(built[0]):
+        return VectorEnvAdapter(built[0], contexts, faults)
+    return SerialVecEnv(built, contexts, faults, build)
 
 
 def _close_quietly(built: list[Any]) -> None:

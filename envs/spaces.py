@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from envs.api import ACTION_MASK, ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+from envs.api import ACTION_MASK, ActionLeaf, MisfitError, ObservationLeaf, UnsupportedSpaceError
 
 # A bound beyond this says "unbounded" in other words: nobody's policy is meant to be stretched that far.
 UNBOUNDED = 1e10
@@ -41,8 +41,9 @@ class _Part(NamedTuple):
     leaf: ObservationLeaf
     path: tuple[str, ...]  # keys from the observation down to the value
     native_shape: tuple[int, ...]  # of the value as the environment gives it
-    channels_last: bool
-    offset: Any  # what a categorical value counts from; None: zero
+    dtype: np.dtype[Any]  # that the space declares
+    channels_last: bool = False
+    offset: Any = None  # what a categorical value counts from; None: zero
 
 
 class ObservationLayout:
@@ -57,19 +58,79 @@ class ObservationLayout:
             raise UnsupportedSpaceError(f"two observations are both named {sorted(repeated)}; rename a key of {space}")
         first = self._parts[0]
         self.is_plain = len(self._parts) == 1 and not first.path and first.offset is None
-        """A single array: `views[0][row] = observation` is all that `write` would do."""
+        """A single array: `views[0][row] = observation` is all that `write` would do, if it fits."""
+        self.plain_shape = first.native_shape
+        # The dtype last seen of each part, which is known to be castable: values of it need no second look.
+        self.known_dtypes: list[np.dtype[Any] | None] = [None] * len(self._parts)
 
     def views(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The arrays [E, ...] by leaf, as views shaped like the environment's own values."""
         return [_native_view(arrays[part.leaf.name], part) for part in self._parts]
 
     def write(self, views: list[np.ndarray], rows: int | slice, observation: Any) -> None:
-        """Store an observation in row `rows` of the views, or a batch of observations in a slice of rows."""
-        for view, part in zip(views, self._parts, strict=True):
+        """Store an observation in row `rows` of the views, or a batch of observations in the slice of all rows.
+
+        Raises:
+            MisfitError: a key is missing, or a value is not of the declared shape, or cannot be cast to the dtype.
+        """
+        batch = (len(views[0]),) if isinstance(rows, slice) else ()
+        for number, (view, part) in enumerate(zip(views, self._parts, strict=True)):
+            value = observation
+            for key in part.path:
+                try:
+                    value = value[key]
+                except (KeyError, IndexError, TypeError):
+                    raise MisfitError(part.leaf.name, "in every observation", _describe_missing(value)) from None
+            # Assigning would stretch a value that is too small, and cast one of any dtype, without a word.
+            is_known = type(value) is np.ndarray and value.dtype is self.known_dtypes[number]
+            if not is_known or value.shape != batch + part.native_shape:
+                self.known_dtypes[number] = _fitting(value, part, batch).dtype
+            view[rows] = value if part.offset is None else value - part.offset
+
+    def check_range(self, observation: Any) -> None:
+        """Refuse numbers that are not finite, and categories that do not exist; the observation fits otherwise.
+
+        Raises:
+            MisfitError: names the key.
+        """
+        for part in self._parts:
             value = observation
             for key in part.path:
                 value = value[key]
-            view[rows] = value if part.offset is None else value - part.offset
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise MisfitError(part.leaf.name, "finite", str(array[~np.isfinite(array)].flat[0]))
+            index = array if part.offset is None else array - part.offset
+            if part.leaf.kind == "categorical" and ((index < 0) | (index >= part.leaf.num_categories)).any():
+                raise MisfitError(part.leaf.name, f"one of {part.leaf.num_categories} categories", f"{value}")
+
+
+def _fitting(value: Any, part: _Part, batch: tuple[int, ...]) -> np.ndarray:
+    """The value as an array, which has the declared shape and can be cast to the declared dtype."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise MisfitError(part.leaf.name, "an array", "a sequence of parts of different sizes") from None
+    shape = batch + part.native_shape
+    if array.shape != shape:
+        raise MisfitError(part.leaf.name, f"of shape {shape}, as its space says", describe(value))
+    if not np.can_cast(array.dtype, part.dtype, "same_kind"):
+        raise MisfitError(
+            part.leaf.name, f"{part.dtype}, as its space says, or a dtype that casts to it", f"{array.dtype}"
+        )
+    return array
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for an error."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _describe_missing(value: Any) -> str:
+    return f"missing: it has {sorted(map(str, value))}" if isinstance(value, dict) else f"missing in {describe(value)}"
 
 
 def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[_Part]:
@@ -88,12 +149,13 @@ def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[_Part]:
         yield _box_part(space, name, path)
     elif isinstance(space, spaces.Discrete):
         leaf = ObservationLeaf(name, (1,), "int32", "categorical", int(space.n))
-        yield _Part(leaf, path, (), False, int(space.start) or None)
+        yield _Part(leaf, path, (), np.dtype(np.int64), offset=int(space.start) or None)
     elif isinstance(space, spaces.MultiDiscrete):
         leaf = ObservationLeaf(name, space.shape, "int32", "categorical", int(space.nvec.max()))
-        yield _Part(leaf, path, space.shape, False, space.start if np.any(space.start) else None)
+        offset = space.start if np.any(space.start) else None
+        yield _Part(leaf, path, space.shape, np.dtype(np.int64), offset=offset)
     elif isinstance(space, spaces.MultiBinary):
-        yield _Part(ObservationLeaf(name, space.shape, "int8", "vector"), path, space.shape, False, None)
+        yield _Part(ObservationLeaf(name, space.shape, "int8", "vector"), path, space.shape, np.dtype(np.int64))
     else:
         raise UnsupportedSpaceError(f"the observation {_where(path)} is {space}; {_observation_remedy(space, path)}")
 
@@ -105,22 +167,23 @@ def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> _Part:
             f"discrete action, one action after the other"
         )
     size = _entries(space.shape)
-    return _Part(ObservationLeaf(ACTION_MASK, (size,), "uint8", "mask"), path, space.shape, False, None)
+    # A mask is zeros and ones, in whatever dtype.
+    return _Part(ObservationLeaf(ACTION_MASK, (size,), "uint8", "mask"), path, space.shape, np.dtype(np.float64))
 
 
 def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> _Part:
     shape, dtype = space.shape, space.dtype.name
     stored = _STORED_AS.get(dtype, dtype)
     if dtype != "uint8" or not 2 <= len(shape) <= 4:
-        return _Part(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, False, None)
+        return _Part(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, space.dtype)
     if len(shape) == 2:
-        return _Part(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, False, None)
+        return _Part(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, space.dtype)
     # The channels are the shorter of the two outer axes of a picture; Gymnasium puts them last.
     channels_last = shape[-1] <= shape[-3]
     height, width, channels = shape[-3:] if channels_last else (shape[-2], shape[-1], shape[-3])
     frames = shape[0] if len(shape) == 4 else 1  # stacked pictures: each brings its channels
     leaf = ObservationLeaf(name, (frames * channels, height, width), stored, "image")
-    return _Part(leaf, path, shape, channels_last, None)
+    return _Part(leaf, path, shape, space.dtype, channels_last)
 
 
 def _native_view(array: np.ndarray, part: _Part) -> np.ndarray:

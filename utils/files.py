@@ -9,22 +9,35 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 TEMPORARY_SUFFIX = ".tmp"
+# A failing disk is worth a line a minute, not one per attempt.
+WARN_EVERY_S = 60.0
+
+log = logging.getLogger(__name__)
 
 
-def atomic_write(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+def atomic_write(
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    *,
+    durable: bool = True,
+    before_rename: Callable[[], None] = lambda: None,
+) -> None:
     """Replace a file, or create it, in one step.
 
     Args:
         path: The file; its folder must exist.
         parts: The new content, piece by piece.
         durable: Wait until the content and its name have reached the disk, so that they survive a loss of power.
+        before_rename: Called when the content is complete and the old file is still in place.
 
     Raises:
         OSError: it could not be written; the old file is untouched and nothing is left behind.
@@ -37,6 +50,7 @@ def atomic_write(path: Path, parts: Iterable[bytes | memoryview], *, durable: bo
             file.flush()
             if durable:
                 os.fsync(file.fileno())
+        before_rename()
         temporary.replace(path)
     except BaseException:  # an interrupt as well: no temporary file stays
         with contextlib.suppress(OSError):
@@ -72,18 +86,77 @@ def remove_temporaries(folder: Path) -> None:
             path.unlink()
 
 
-class JsonLines:
-    """A file to which records are appended, one line of JSON each; a number that is not finite becomes null.
+class AppendedFile:
+    """A file to which pieces are appended, each as a whole or not at all, and which is made anew when it vanishes.
 
-    Each record is one system call, so no reader sees half a line unless the machine itself failed in between.
+    Each piece is one system call, so no reader sees half of one unless the machine itself failed in between. Errors
+    leave it usable: the next piece may find room again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, header: bytes = b"") -> None:
+        """`header`: how the file begins. It is opened, and made with its folder, by the first piece."""
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # a line that was cut off stays a line of its own
+        self.is_torn = False  # it ends in half a piece that could not be taken back
+        self._header = header
+        self._descriptor = -1
+
+    def append(self, piece: bytes) -> None:
+        """Add one piece.
+
+        Raises:
+            OSError: there was no room for all of it; then nothing of it is in the file.
+        """
+        try:
+            if self._descriptor >= 0 and not self._is_there():
+                self.close()
+            if self._descriptor < 0:
+                self._open()
+            self._append_whole(piece)
+        except OSError:
+            self.close()  # what it was opened on may be gone for good
+            raise
+
+    def close(self) -> None:
+        """Close the file; called any number of times."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with contextlib.suppress(OSError):  # some file systems tell here that earlier writes were lost
+                os.close(descriptor)
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        if self._header and not os.fstat(self._descriptor).st_size:
+            self._append_whole(self._header)
+
+    def _append_whole(self, piece: bytes) -> None:
+        before = os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, piece) < len(piece):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        except OSError:
+            try:
+                os.ftruncate(self._descriptor, before)
+            except OSError:
+                self.is_torn = True
+            raise
+
+    def _is_there(self) -> bool:
+        """A file that was deleted or moved away takes what is written as if nothing had happened."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except OSError:
+            return False
+
+
+class JsonLines:
+    """A file to which records are appended, one line of JSON each; a number that is not finite becomes null."""
+
+    def __init__(self, path: Path) -> None:
+        """The file appears with the first record."""
+        self.path = path
+        self._file = AppendedFile(path)
+        self._may_be_cut_off = True
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one record.
@@ -92,16 +165,49 @@ class JsonLines:
             OSError: there was no room for all of it; then nothing of it is in the file.
         """
         line = json.dumps(_finite(record), separators=(",", ":")).encode() + b"\n"
-        before = os.fstat(self._descriptor).st_size
-        if os.write(self._descriptor, line) < len(line):
-            os.ftruncate(self._descriptor, before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        try:
+            if self._may_be_cut_off:
+                self._mend()
+            self._file.append(line)
+        except OSError:
+            self._may_be_cut_off = True
+            raise
+        self._may_be_cut_off = False
 
     def close(self) -> None:
         """Close the file; called any number of times."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
+
+    def _mend(self) -> None:
+        """A line that was cut off, when the machine failed or the disk did, stays a line of its own."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+                self._file.append(b"\n")
+
+
+class DiskTrouble:
+    """What files could not be written: survived, counted, and told once a minute for each kind of file."""
+
+    def __init__(self) -> None:
+        """All is well."""
+        self.failures: dict[str, int] = {}  # by kind of file
+        self._next_warning: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def survived(self, kind: str) -> Iterator[None]:
+        """Go on behind this block when a file of this kind cannot be written in it."""
+        try:
+            yield
+        except OSError as error:
+            self.tell(kind, f"{kind} could not be written ({error}); training goes on without it")
+
+    def tell(self, kind: str, what: str) -> None:
+        """Warn about a file of this kind, if a minute has passed since the last time."""
+        self.failures[kind] = self.failures.get(kind, 0) + 1
+        now = time.monotonic()
+        if now >= self._next_warning.get(kind, -math.inf):
+            self._next_warning[kind] = now + WARN_EVERY_S
+            log.warning("%s (%d failures so far)", what, self.failures[kind])
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

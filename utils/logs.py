@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import logging.handlers
+import sys
 import time
 from pathlib import Path
 
@@ -18,18 +21,38 @@ class TerminalHandler(logging.Handler):
     def __init__(self) -> None:
         """Writes to stderr."""
         super().__init__(logging.INFO)
-        self._console = Console(stderr=True)
+        self._console = _Terminal(stderr=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         line = Text(time.strftime("%H:%M:%S ", time.localtime(record.created)), style="dim")
         line.append(record.getMessage(), style=_COLOURS.get(record.levelno, "not dim"))
-        self._console.print(line, soft_wrap=True, highlight=False)
+        with contextlib.suppress(OSError):  # the terminal may be gone, or a file on a full disk
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: no reason to end the process, which is what rich does by itself."""
+
+
+class LogFile(logging.handlers.WatchedFileHandler):
+    """The end of a file, made anew when it vanishes. What the disk does not take is lost; the terminal has it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say nothing about a full disk; about a mistake in a format, what logging says."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def log_to_terminal_and_file(path: Path) -> None:
     """Send records to the terminal as short lines, and with their time and origin to the end of a file."""
-    file = logging.FileHandler(path)
+    file = LogFile(path, delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger()
     for handler in list(root.handlers):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 class ConfigError(ValueError):
     """What a user typed, or a file holds, that cannot be run. The message says what would work."""
 
+    is_final = True  # for whoever decides about a restart
+
 
 class OptionRule(NamedTuple):
     """What an option's declaration says beyond its name, type and default."""

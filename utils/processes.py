@@ -6,6 +6,7 @@ Linux first, harmless elsewhere.
 from __future__ import annotations
 
 import ctypes
+import io
 import logging
 import os
 import resource
@@ -13,6 +14,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -52,13 +54,22 @@ def join_group(group: int) -> None:
 
 
 def redirect_output(path: Path) -> None:
-    """Send stdout and stderr of this process and its future children to the end of a file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    """Send stdout and stderr of this process and its future children to the end of a file.
+
+    What the disk does not take is lost, and whoever prints, an environment for example, does not hear of it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, flags, 0o644)
+    except OSError:
+        descriptor = os.open(os.devnull, flags)
     for standard in (sys.stdout, sys.stderr):
         standard.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    sys.stdout, sys.stderr = _text_to(1), _text_to(2)
 
 
 def pin_to_cores(cores: Iterable[int]) -> None:
@@ -143,6 +154,21 @@ def keep_freed_memory() -> None:
 def show_one_gpu(index: int) -> None:
     """Let simulators that render on a GPU use this one only; before any of them is loaded."""
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["MUJOCO_EGL_DEVICE_ID"] = str(index)
+
+
+class _Lossy(io.FileIO):
+    """Takes everything; what the system refuses is gone."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content) or len(content)
+        except OSError:
+            return len(content)
+
+
+def _text_to(descriptor: int) -> io.TextIOWrapper:
+    raw = _Lossy(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _read_number(path: Path) -> int | None:

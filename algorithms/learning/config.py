@@ -158,6 +158,12 @@ class LearningConfig:
     reward_clip: float = option(
         1000.0, "Scaled rewards are clipped to plus or minus this. 1 hides how large a reward is", minimum=0.0
     )
+    max_bad_steps: int = option(
+        20,
+        "Optimizer steps whose loss or gradient is not finite are skipped. More than this many in a row bring back the "
+        "last good snapshot, with a warning; when that does not help, the run ends",
+        minimum=0,
+    )
     auxiliary_loss: str = option(
         "",
         "A further loss term: the name of a file in algorithms/learning/auxiliary, or a module as my_package.my_loss; "

@@ -45,6 +45,7 @@ class IterationResult(NamedTuple):
 
     metrics: dict[str, float]  # tags without the `train/` prefix, every value finite; empty when not asked for
     num_sgd_steps: int  # optimizer steps taken, not counting skipped ones
+    num_bad_steps: int  # steps skipped because the loss or its gradient was not finite
 
 
 class _Step(NamedTuple):
@@ -55,6 +56,7 @@ class _Step(NamedTuple):
     value_targets: Tensor  # [R, M]
     grad_norm: float
     kl: float  # NaN where nobody asked for it
+    is_sound: bool  # loss and gradient are finite
     was_taken: bool
     metrics: dict[str, Tensor]  # of the last minibatch of an iteration that is described, else empty
 
@@ -96,6 +98,8 @@ class Learner:
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
         self._num_updates = 0
+        self.bad_steps_in_a_row = 0
+        """Steps skipped since the last sound one because the loss or its gradient was not finite."""
 
     @property
     def num_updates(self) -> int:
@@ -149,10 +153,11 @@ class Learner:
             self._schedule.after_epoch(kls)
         self._update_normalizers(whole, steps[:count], is_sound=all(step.was_taken for step in steps))
         self._announce(steps[-1])
-        num_taken = sum(step.was_taken for step in steps)
-        if not with_metrics:
-            return IterationResult({}, num_taken)
-        return IterationResult(self._metrics(batch_metrics(batch, whole, policy_version), steps, num_taken), num_taken)
+        num_taken, num_bad = sum(step.was_taken for step in steps), sum(not step.is_sound for step in steps)
+        metrics = {}
+        if with_metrics:
+            metrics = self._metrics(batch_metrics(batch, whole, policy_version), steps, num_taken)
+        return IterationResult(metrics, num_taken, num_bad)
 
     def state_dict(self) -> dict[str, Any]:
         """All that shapes what follows but the model itself. Refers to live tensors: save it before the next step."""
@@ -195,8 +200,10 @@ class Learner:
         kl = norm.new_tensor(math.nan) if objective.kl is None else masked_mean(objective.kl, objective.weights)
         # The only wait for the device in a step: whether to take it is decided here.
         loss_value, norm_value, kl_value = torch.stack((objective.loss.detach(), norm, kl)).tolist()
+        is_sound = math.isfinite(loss_value) and math.isfinite(norm_value)
+        self.bad_steps_in_a_row = 0 if is_sound else self.bad_steps_in_a_row + 1
         # Without a gradient there was no valid row, and momentum alone would move the weights.
-        was_taken = math.isfinite(loss_value) and math.isfinite(norm_value) and norm_value > 0.0
+        was_taken = is_sound and norm_value > 0.0
         if was_taken:
             self._apply_gradients(norm, norm_value)
             self._num_updates += 1
@@ -208,6 +215,7 @@ class Learner:
             value_targets=objective.estimates.value_targets,
             grad_norm=norm_value,
             kl=kl_value,
+            is_sound=is_sound,
             was_taken=was_taken,
             metrics=self._describe(objective, minibatch) if with_metrics else {},
         )

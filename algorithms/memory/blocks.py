@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from algorithms.memory.layout import OBSERVATION, SharedArrays
 from envs.api import StepArrays
+from utils.failpoints import failpoint
 
 
 class BlockState(enum.IntEnum):
@@ -43,6 +44,40 @@ def block_states(arrays: SharedArrays) -> NDArray[np.int8]:
     return states
 
 
+def count_blocks(arrays: SharedArrays, absent_actors: set[int], absent_learners: set[int]) -> dict[str, int]:
+    """How many blocks are in each state, and how many are `lost`: held by a process that is not there to go on."""
+    states, taken = block_states(arrays), arrays["taken_sequence"]
+    held = np.zeros(states.shape, np.bool_)
+    for actor in absent_actors:
+        held[actor] |= states[actor] == BlockState.FILLING
+    for policy in absent_learners:
+        held |= arrays["taking_sequence"][policy] > taken[policy]
+    counts = {state.name: int(np.count_nonzero(states == state)) for state in BlockState}
+    return counts | {"lost": int(np.count_nonzero(held))}
+
+
+def give_back(arrays: SharedArrays, actor: int) -> None:
+    """In the place of an actor that is dead: what it had begun to fill is free again."""
+    arrays["filling_sequence"][actor] = arrays["ready_sequence"][actor]
+
+
+def stop_taking(arrays: SharedArrays, policy: int) -> None:
+    """In the place of a learner that is dead: what it was taking waits for its successor."""
+    arrays["taking_sequence"][policy] = arrays["taken_sequence"][policy]
+
+
+class Scratch(NamedTuple):
+    """What a split knows of its newest step beyond what its blocks hold."""
+
+    frames: NDArray[np.int32]  # [E] as in `StepArrays`
+    crashed: NDArray[np.uint8]  # [E]
+
+    @classmethod
+    def of(cls, rows: int) -> Scratch:
+        """Zero, for so many agent rows."""
+        return cls(np.zeros(rows, np.int32), np.zeros(rows, np.uint8))
+
+
 class SplitBlocks:
     """The blocks of one split, as the actor that fills them sees them."""
 
@@ -60,6 +95,7 @@ class SplitBlocks:
         self._views = {name: array[actor, split] for name, array in _block_views(arrays).items()}
         self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
+        self.final = self._views["final"]  # [K, T+1, E]
 
     @property
     def block(self) -> int:
@@ -75,12 +111,14 @@ class SplitBlocks:
         self.sequence += 1
         self._generation[following] = self._incarnation
         self._filling[following] = self.sequence
+        failpoint("actor-block-begin")
         return True
 
     def complete(self) -> None:
         """Hand the filled block over. The actor writes nothing into it until it is free again."""
         block = self.block
         assert self._filling[block] == self.sequence > self._ready[block], "block completed without being filled"
+        failpoint("actor-block-complete")
         self._ready[block] = self.sequence
 
     def carry_over(self, previous: int) -> None:
@@ -88,21 +126,21 @@ class SplitBlocks:
         for name in self._row_names():
             self._views[name][self.block, 0] = self._views[name][previous, self.rollout]
 
-    def step_arrays(self, frames: NDArray[np.int32]) -> list[list[StepArrays]]:
+    def step_arrays(self, scratch: Scratch) -> list[list[StepArrays]]:
         """[K][T]: where step t of each block writes; its observation is row t + 1."""
         return [
-            [self._arrays_of(block, row=t + 1, step=t, frames=frames) for t in range(self.rollout)]
+            [self._arrays_of(block, row=t + 1, step=t, scratch=scratch) for t in range(self.rollout)]
             for block in range(self.num_blocks)
         ]
 
-    def reset_arrays(self, frames: NDArray[np.int32]) -> StepArrays:
+    def reset_arrays(self, scratch: Scratch) -> StepArrays:
         """Where a reset writes: row 0 of the block now being filled."""
-        return self._arrays_of(self.block, row=0, step=0, frames=frames)
+        return self._arrays_of(self.block, row=0, step=0, scratch=scratch)
 
     def _row_names(self) -> list[str]:
         return [name for name in self._views if name not in ("rewards", "terminated", "truncated")]
 
-    def _arrays_of(self, block: int, *, row: int, step: int, frames: NDArray[np.int32]) -> StepArrays:
+    def _arrays_of(self, block: int, *, row: int, step: int, scratch: Scratch) -> StepArrays:
         views = self._views
         return StepArrays(
             observations={
@@ -116,7 +154,8 @@ class SplitBlocks:
             rewards=views["rewards"][block, step],
             terminated=views["terminated"][block, step],
             truncated=views["truncated"][block, step],
-            frames=frames,
+            frames=scratch.frames,
+            crashed=scratch.crashed,
         )
 
 
@@ -157,9 +196,11 @@ class LearnerBlocks:
         cell = address[:3]
         assert self._taken[cell] == self._taking[cell] < address.sequence, "block taken twice"
         self._taking[cell] = address.sequence
+        failpoint("learner-take")
 
     def release(self, address: BlockAddress) -> None:
         """TRAINING -> FREE, when the other learners are done too."""
         cell = address[:3]
         assert self._taking[cell] == address.sequence > self._taken[cell], "block released without being taken"
+        failpoint("learner-release")
         self._taken[cell] = address.sequence

@@ -97,7 +97,11 @@ class BatchAssembler:
 
         What is played next for this policy is played with the weights that it still has: nothing becomes older.
         """
-        if self._held and (block_states(self._shared) >= BlockState.READY).all():
+        if not self._held:
+            return
+        # Actors that were given up fill nothing any more.
+        served = block_states(self._shared)[self._shared["quarantined"] == 0]
+        if (served >= BlockState.READY).all():
             self.release_held()
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from algorithms.memory.layout import NUM_TALLIES, NUM_TIMERS, SharedArrays
 
@@ -49,6 +51,10 @@ class Tally(enum.IntEnum):
     LEARNER_BATCHES = 5
     LEARNER_BLOCKS = 6
     REPORTS_DROPPED = 7
+    ENV_CRASHES = 8
+    ENV_BAD_DATA = 9
+    LEARNER_SKIPPED_STEPS = 10
+    LEARNER_ROLLBACKS = 11
 
 
 assert len(Timer) <= NUM_TIMERS and len(Tally) <= NUM_TALLIES
@@ -76,6 +82,16 @@ class WorkerCounters:
         """Say what follows, with a sign of life."""
         self._phase[0] = phase
         self.beat()
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Be in another phase for a while."""
+        before = self.phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
 
     @property
     def phase(self) -> Phase:

@@ -151,6 +151,11 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("stop", process, "i4", "driver", "each", "1: end after this step"),
         ArraySpec("commands_sent", process, "i8", "driver", "each", "commands put into the worker's queue"),
         ArraySpec("reports_sent", process, "i8", "each", "driver", "reports put into the driver's queue"),
+        ArraySpec("worker_in_queue", (*process, 2), "u1", "each", "driver", "1: inside its report, its command queue"),
+        ArraySpec("driver_in_queue", (*process, 2), "u1", "driver", "each", "1: the driver is inside that queue"),
+        ArraySpec("restarts", process, "i8", "driver", "driver", "how often the worker was replaced"),
+        ArraySpec("quarantined", (sizes.actors,), "u1", "driver", "learner", "1: the actor is not replaced any more"),
+        ArraySpec("policy_begun", (sizes.policies,), "u1", "driver", "learner", "1: the driver knows where it began"),
         ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "driver", "seconds per stage"),
         ArraySpec("tallies", (sizes.processes, NUM_TALLIES), "i8", "each", "driver", "events per kind"),
     ]

@@ -1,25 +1,30 @@
-"""Published weights of one policy: a flat buffer in two halves and a version, without a lock.
+"""Numbers that one process publishes as a whole and others copy: two halves and a version, without a lock.
 
 The writer fills the half that no reader was sent to, then points the header at it. A reader copies the half that the
-header names and looks again: if the writer has meanwhile begun to write that half, the copy is repeated.
+header names and looks again: if the writer has meanwhile begun to write that half, the copy is repeated. A writer that
+dies anywhere in between leaves the newest whole publication.
 
-The memory starts as a header and is grown by the learner, the only process that has to know how large a model is.
-Readers do not map the halves but read them as the file that they are: a copy takes twice as long, and a model of 11 MB
+A policy has two such buffers: its weights, published after every optimizer step for those who act, and a snapshot of
+all that a learner needs to go on, taken every few seconds for the learner that comes after it.
+
+The memory starts as a header and is grown by the first publication: only the learner has to know how large a model is.
+The halves are read and written as the file that they are, not mapped: a copy takes twice as long, and a model of 11 MB
 does not count with its 22 MB in every process that acts.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from algorithms.memory.segment import Segment, aligned
+from utils.failpoints import failpoint
 
 _HEADER = 64
-_PUBLISHED, _WRITING, _COUNT = 0, 1, 2  # int64 cells of the header
+_PUBLISHED, _WRITING, _BYTES = 0, 1, 2  # int64 cells of the header
 _VERSION = 4  # and 5: policy version of each half
 
 
@@ -31,18 +36,17 @@ class PublishedVersion(NamedTuple):
 
 
 class WeightsBuffer:
-    """One policy's published weights; one writer, any number of readers."""
+    """What one writer has published; any number of readers."""
 
     def __init__(self, descriptor: int) -> None:
         """Open the memory made by `create`; takes over the descriptor."""
         self._header_segment = Segment(descriptor, _HEADER)
         self._header = self._header_segment.array(0, (8,), "i8")
-        self._halves: NDArray[np.float32] | None = None
 
     @classmethod
-    def create(cls, policy: int) -> WeightsBuffer:
-        """Memory for one policy that has not published yet."""
-        return cls(Segment.create(f"appo-weights-{policy}", _HEADER).descriptor)
+    def create(cls, name: str) -> WeightsBuffer:
+        """Memory in which nothing is published yet."""
+        return cls(Segment.create(f"appo-{name}", _HEADER).descriptor)
 
     @property
     def descriptor(self) -> int:
@@ -51,7 +55,7 @@ class WeightsBuffer:
 
     @property
     def publication(self) -> int:
-        """How often weights were published; 0 before the first time."""
+        """How often something was published; 0 before the first time."""
         return int(self._header[_PUBLISHED])
 
     @property
@@ -59,53 +63,69 @@ class WeightsBuffer:
         """Policy version of the newest publication."""
         return int(self._header[_VERSION + self.publication % 2])
 
-    def publish(self, flat: NDArray[np.float32], version: int) -> None:
-        """Make `flat` [n] the newest weights.
+    def publish(self, flat: NDArray[Any], version: int) -> None:
+        """Make `flat` [n] the newest.
 
         Raises:
             ValueError: an earlier publication had another size.
         """
-        if self._header[_COUNT] == 0:
-            os.ftruncate(self.descriptor, _HEADER + 2 * aligned(flat.nbytes))
-            self._header[_COUNT] = flat.size
-        halves = self._map(flat.size)
-        publication = int(self._header[_PUBLISHED]) + 1
-        self._header[_WRITING] = publication
-        halves[publication % 2, : flat.size] = flat
-        self._header[_VERSION + publication % 2] = version
-        self._header[_PUBLISHED] = publication
+        self.publish_parts([flat], version)
 
-    def read_into(self, flat: NDArray[np.float32]) -> PublishedVersion:
-        """Copy the newest weights into `flat` [n].
+    def publish_parts(self, parts: Sequence[NDArray[Any]], version: int) -> None:
+        """Make arrays, contiguous each, the newest; they lie one behind the other, and nothing is gathered first.
 
         Raises:
-            ValueError: nothing was published yet, or a model of another size was.
+            ValueError: an earlier publication had another size.
         """
-        self._require(flat.size)
+        size = sum(part.nbytes for part in parts)
+        if self._header[_BYTES] == 0:
+            os.ftruncate(self.descriptor, _HEADER + 2 * aligned(size))
+            self._header[_BYTES] = size
+        self._require(size)
+        publication = self.publication + 1
+        self._header[_WRITING] = publication
+        offset = self._offset(publication % 2, size)
+        for part in parts:
+            unwritten = part.data.cast("B")
+            while len(unwritten):
+                count = os.pwrite(self.descriptor, unwritten, offset)
+                unwritten, offset = unwritten[count:], offset + count
+        self._header[_VERSION + publication % 2] = version
+        failpoint("weights-publish")
+        self._header[_PUBLISHED] = publication
+
+    def read_into(self, flat: NDArray[Any]) -> PublishedVersion:
+        """Copy the newest into `flat` [n].
+
+        Raises:
+            ValueError: nothing was published yet, or something of another size was.
+        """
+        return self.read_parts_into([flat])
+
+    def read_parts_into(self, parts: Sequence[NDArray[Any]]) -> PublishedVersion:
+        """Copy the newest into arrays as they were given to `publish_parts`.
+
+        Raises:
+            ValueError: nothing was published yet, or something of another size was.
+        """
+        size = sum(part.nbytes for part in parts)
+        self._require(size)
         while True:
             publication = self.publication
-            self._read_half(publication % 2, flat)
+            offset = self._offset(publication % 2, size)
+            for part in parts:
+                unread = part.data.cast("B")
+                while len(unread):
+                    count = os.preadv(self.descriptor, [unread], offset)
+                    unread, offset = unread[count:], offset + count
             version = int(self._header[_VERSION + publication % 2])
             # The half just read is overwritten by publication + 2: not begun means that the copy is whole.
             if int(self._header[_WRITING]) <= publication + 1:
                 return PublishedVersion(publication, version)
 
-    def _read_half(self, half: int, flat: NDArray[np.float32]) -> None:
-        unread = flat.data.cast("B")
-        offset = _HEADER + half * aligned(flat.nbytes)
-        while len(unread):
-            count = os.preadv(self.descriptor, [unread], offset)
-            unread, offset = unread[count:], offset + count
+    def _offset(self, half: int, size: int) -> int:
+        return _HEADER + half * aligned(size)
 
-    def _map(self, count: int) -> NDArray[np.float32]:
-        self._require(count)
-        if self._halves is None:
-            stride = aligned(count * 4)
-            segment = Segment(os.dup(self.descriptor), _HEADER + 2 * stride)
-            self._halves = segment.array(_HEADER, (2, stride // 4), "f4")
-            segment.close()  # the view keeps the mapping
-        return self._halves
-
-    def _require(self, count: int) -> None:
-        if int(self._header[_COUNT]) != count:
-            raise ValueError(f"the model has {count} numbers; {int(self._header[_COUNT])} are published")
+    def _require(self, size: int) -> None:
+        if int(self._header[_BYTES]) != size:
+            raise ValueError(f"the model has {size // 4} numbers; {int(self._header[_BYTES]) // 4} are published")

@@ -86,6 +86,10 @@ class PolicyInference:
         for weight, source in self._converted:
             weight.copy_(source)
 
+    def set_states(self, rows: Tensor, states: Tensor) -> None:
+        """Give some rows [N] the recurrent states [N, H]."""
+        self._state.index_copy_(0, rows.to(self.device), states.to(self.device))
+
     @property
     def random_state(self) -> Tensor:
         """Where the random numbers of sampled actions stand."""

@@ -42,6 +42,23 @@ class SamplingConfig:
     reset_timeout_seconds: float = option(
         120.0, "How long building or resetting an environment may take before its actor is replaced", minimum=1.0
     )
+    max_env_rebuilds: int = option(
+        10,
+        "An environment that raises is built anew in its place, and its step is lost. How often in a row, without one "
+        "sound step in between, before its actor is given up and replaced. 0: never",
+        minimum=0,
+    )
+    on_bad_env_data: str = option(
+        "error",
+        "Rewards or observations that are not finite, or not of the declared shape or dtype. error: the run ends and "
+        "names them; drop: the step is lost and the environment reset",
+        choices=("error", "drop"),
+    )
+    check_env: bool = option(
+        True,
+        "Before the run starts, play a few hundred random steps of one environment, for at most 1.5 s, and check that "
+        "it keeps what its spaces declare",
+    )
     force_envs_single_thread: bool = option(
         True, "Keep libraries inside the environments from starting threads of their own in every actor"
     )

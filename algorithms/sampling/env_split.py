@@ -5,6 +5,10 @@ step index serves them all, and every operation here is on whole slabs.
 
 Order of events in `advance`: actions are read from row t; the environments write row t + 1; when the rollout is full
 the block is handed over and row T is carried into row 0 of the next; then actions for the new row are asked for.
+
+Where an environment failed in the step from row t, nothing is known of what the action at row t led to. Row t becomes
+the final row of an episode that was cut there: it is no decision, and the row before it bootstraps with its value.
+(When t is 0, it is row T of the block before as well, where every row bootstraps and none is a decision.)
 """
 
 from __future__ import annotations
@@ -12,12 +16,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.blocks import SplitBlocks
+from algorithms.memory.blocks import Scratch, SplitBlocks
 from algorithms.memory.request_table import SplitRequests
 from algorithms.messages import EpisodeFinished
 from algorithms.sampling.episode_stats import EpisodeStats
 from algorithms.sampling.policy_assignment import PolicyAssignment
-from envs.api import BatchEnv, Decorrelating
+from envs.api import BatchEnv, Decorrelating, StepArrays
 
 
 class EnvSplit:
@@ -38,29 +42,33 @@ class EnvSplit:
         self.assignment = assignment
         self._env_frames, self._agent_steps = counted
         rows = env.num_envs * env.spec.agents_per_env
-        self._frames = np.zeros(rows, np.int32)  # of the newest step
-        self._steps = blocks.step_arrays(self._frames)
+        self._scratch = Scratch.of(rows)
+        self._frames = self._scratch.frames
+        self._steps = blocks.step_arrays(self._scratch)
         self._stats = EpisodeStats(rows)
         self._block = 0
         self._row = 0
         self.completed = 0  # rollouts handed over
         self.waits_for_block = True
 
-    def start(self, rng: np.random.Generator | None = None) -> None:
+    def start(self, rng: np.random.Generator | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
 
         Args:
             rng: when given, each environment first takes another random number of random actions, at most a rollout
                 of them, so that episodes do not run in step.
 
+        Returns:
+            False, and nothing was done: every block still holds a rollout of a predecessor that no learner has taken.
+
         Raises:
             EnvError: an environment failed to reset.
         """
         if not self._blocks.begin_next():
-            raise RuntimeError("a new split found no free block")  # its predecessor's blocks come back before it starts
+            return False
         self._block = self._blocks.block
         self._row = 0
-        first_row = self._blocks.reset_arrays(self._frames)
+        first_row = self._blocks.reset_arrays(self._scratch)
         if rng is not None and isinstance(self.env, Decorrelating):
             self.env.decorrelate(rng, self._blocks.rollout, first_row)
             self._stats.begin_in_the_middle()
@@ -69,6 +77,7 @@ class EnvSplit:
         self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
         self._requests.ask(self._block, 0)
+        return True
 
     def is_answered(self) -> bool:
         """The actions of the newest row are there."""
@@ -85,6 +94,8 @@ class EnvSplit:
         infos = self.env.step(self._blocks.actions[block, row], step)
         policies = self._blocks.policy_id[block]
         finished = self._stats.add(step, infos, policies[row])
+        if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
+            self._lose_step(step)
         self._count(policies[row])
         self.assignment.carry(policies[row], policies[row + 1], step.fresh)
         self._row = row + 1
@@ -111,6 +122,11 @@ class EnvSplit:
     def close(self) -> None:
         """Close every environment."""
         self.env.close()
+
+    def _lose_step(self, step: StepArrays) -> None:
+        crashed = np.flatnonzero(step.crashed)
+        self._blocks.final[self._block, self._row, crashed] = 1
+        self._stats.forget(crashed)
 
     def _count(self, policy_id: NDArray[np.int32]) -> None:
         if self.assignment.num_policies == 1:

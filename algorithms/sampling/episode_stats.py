@@ -49,6 +49,15 @@ class EpisodeStats:
             self._was_seen_whole[ended] = True
         return finished
 
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """The episodes of these rows are lost: nobody hears of them, and other episodes begin."""
+        self._returns[rows] = 0.0
+        self._frames[rows] = 0
+        self._was_seen_whole[rows] = True
+        for row in rows.tolist():
+            self._true.pop(row, None)
+            self._extra.pop(row, None)
+
     def _take_info(self, row: int, info: dict[str, Any]) -> None:
         if "true_reward" in info:
             self._true[row] = float(info["true_reward"])

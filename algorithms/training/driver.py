@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import os
 import signal
@@ -13,18 +15,22 @@ from typing import Any, Protocol
 
 from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
 from algorithms.memory.layout import Sizes
-from algorithms.messages import Command, PolicyRestored, Ready, Report
+from algorithms.messages import Command, PolicyRestored, Ready, Report, WorkerReady
 from algorithms.training import wiring
 from algorithms.training.config import torch_device
 from algorithms.training.experiment import Experiment
+from algorithms.training.incidents import Incidents
 from algorithms.training.saving import Saver
 from algorithms.training.statistics import Statistics
-from algorithms.training.summaries import Budget, EventFiles, Summaries, status, status_line
+from algorithms.training.summaries import Budget, EventFiles, Summaries, status_line
+from algorithms.training.watchdog import Watchdog
+from algorithms.workers.incarnations import Limits
 from algorithms.workers.launch_pad import LaunchPad, RunFailed
-from algorithms.workers.supervisor import Limits, Supervisor
+from algorithms.workers.restarts import Kind, RestartLimits
+from algorithms.workers.supervisor import Supervisor
 from envs.api import EnvSpec
+from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
-from utils.files import atomic_write_json
 from utils.logs import log_to_terminal_and_file
 from utils.processes import set_title
 from utils.signals import StopSignals
@@ -54,6 +60,12 @@ class Workforce(Protocol):
     def measure_memory(self) -> None:
         """Fill the shared array `memory_mb`."""
 
+    def unblock(self, kind: Kind, why: str) -> None:
+        """Everybody waits for the workers of this kind: replace them."""
+
+    def count_blocks(self) -> dict[str, int]:
+        """How many blocks are in each state, and how many are lost."""
+
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """Step no environment any more; the last reports of the actors."""
 
@@ -75,24 +87,30 @@ class Driver:
         self.saver.extra_state = workforce.state
         events = EventFiles([experiment.summary_dir(policy) for policy in range(wires.arrays.sizes.policies)])
         self.summaries = Summaries(self.statistics, self.budget, experiment, events, run.experiment_summaries_interval)
+        self.statistics.count_blocks = workforce.count_blocks
+        self.incidents = Incidents(experiment.events_file)
         self._arrays = wires.arrays
         self._experiment = experiment
         self._workforce = workforce
         self._stop = stop
-        self._restored = 0
+        self._saves_done = 0
         self._next_line = 0.0
         self._began = time.monotonic()
+        stall_s, learns = config.workers.stall_timeout_seconds, not run.sampler_only
+        self._watchdog = Watchdog(wires.arrays, stall_s, self._began, learns=learns)
 
     def run(self) -> str:
         """Train until the budget is spent or a signal arrives; why it ended.
 
         Raises:
-            RunFailed: a worker ended or hangs.
+            RunFailed: a worker keeps failing, or nothing moves any more.
         """
         while not self.finished():
             for report in self._workforce.poll(POLL_S):
                 self._take(report)
+            self._watch()
             if self._all_restored():
+                self._save_if_asked()
                 self._publish_progress()
                 self.saver.maybe_save()
                 self.summaries.maybe_write()
@@ -107,18 +125,17 @@ class Driver:
             return True
         return self._all_restored() and self.budget.spent(self.statistics) >= 1.0
 
-    def save(self, timeout_s: float) -> bool:
+    def save(self, timeout_s: float) -> None:
         """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have."""
         for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
             self._take(report)
         if not self._all_restored():
-            return True  # nothing has been learned that is not on disk
+            return  # nothing has been learned that is not on disk
         self.saver.save_all("latest")
         deadline = time.monotonic() + timeout_s
         while self.saver.is_waiting and time.monotonic() < deadline:
             for report in self._workforce.poll(POLL_S):
                 self._take(report)
-        return not self.saver.is_waiting
 
     def end(self, reason: str, stop_s: float) -> None:
         """Stop the workers and write the last numbers."""
@@ -126,26 +143,56 @@ class Driver:
             self._take(report)
         if self._all_restored():
             self.summaries.write_status("ended")
-            summary = {"reason": reason} | status(self.statistics, self.budget) | self._best()
-            atomic_write_json(self._experiment.summary_file, summary)
+            self.summaries.write_summary({"reason": reason} | self._best())
         self.summaries.close()
+        self.incidents.close()
 
     def _best(self) -> dict[str, Any]:
         return {"best": [best if best > float("-inf") else None for best in self.saver.best]}
 
     def _take(self, report: Report) -> None:
+        if isinstance(report, PolicyRestored) and self._arrays["policy_begun"][report.policy]:
+            return  # by a learner that was lost before it could tell, and once more by its successor
         self.statistics.add(report)
         self.saver.note(report)
+        self.incidents.note(report)
         if isinstance(report, PolicyRestored):
-            self._restored += 1
+            self._arrays["policy_begun"][report.policy] = 1
             self._tell_restored(report)
             if self._all_restored():
+                self._experiment.accept()
                 self.saver.restore()
+        elif isinstance(report, WorkerReady) and report.worker.startswith("learner-"):
+            self.saver.ask_again(int(report.worker.removeprefix("learner-")))
         elif isinstance(report, Ready):
             log.debug("%s is ready after %.1f s", report.worker, time.monotonic() - self._began)
 
     def _all_restored(self) -> bool:
-        return self._restored >= self._arrays.sizes.policies
+        return bool(self._arrays["policy_begun"].all())
+
+    def _save_if_asked(self) -> None:
+        if self._stop.saves_requested > self._saves_done:
+            self._saves_done = self._stop.saves_requested
+            log.info("SIGUSR1: saving, and going on")
+            self.saver.save_all("latest")
+
+    def _watch(self) -> None:
+        """Replace those whom everybody waits for, once.
+
+        Raises:
+            RunFailed: it has not helped.
+        """
+        stall = self._watchdog.look(time.monotonic())
+        if stall is None:
+            return
+        told = f"{stall.what}: {stall.stage}"
+        self.incidents.write("stall", stall._asdict() | {"culprits": stall.culprits.value})
+        if stall.in_a_row > 1:
+            raise RunFailed(f"{told}; replacing each {stall.culprits.value} has not helped")
+        log.error("%s; the stacks of all processes follow in their logs in %s", told, self._experiment.log_dir)
+        with contextlib.suppress(OSError), self._experiment.log_file("driver").open("a") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        self._workforce.unblock(stall.culprits, f"was replaced because everybody waited for it ({stall.what})")
 
     def _tell_restored(self, report: PolicyRestored) -> None:
         for warning in report.warnings:
@@ -185,17 +232,21 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
 def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
     config = resolved.config
     try:
-        spec = _probe(config, pad, stop)
+        checked = _probe(config, pad, stop)
     except RunFailed as error:
         return _fail(str(error))
-    if spec is None:
+    if checked is None:
         return stop.exit_code
+    spec = checked.spec
     check_with_spec(config, spec)
     sizes = wiring.sizes_of(config, spec)
     wiring.check_memory(config, sizes)
+    wiring.check_descriptors(sizes)
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
+        for warning in checked.warnings:
+            log.warning("%s", warning)
         print_origins(resolved)
         return _drive(config, spec, sizes, experiment, pad, stop)
     finally:
@@ -215,6 +266,13 @@ def _drive(
         workforce = SerialWorkforce(config, spec, wires, experiment, seeds)
     else:
         workforce = supervisor = Supervisor(pad, wires.arrays, wires.handle(), wires.bells, experiment.log_dir)
+        options = config.workers
+        supervisor.restarts.limits = RestartLimits(
+            options.max_failures_in_a_row,
+            options.max_setup_retries,
+            options.restart_pause_seconds,
+            options.max_quarantined_share,
+        )
         supervisor.limits = Limits(
             setup_s=max(300.0, config.sampling.reset_timeout_seconds),
             reset_s=config.sampling.reset_timeout_seconds,
@@ -229,7 +287,7 @@ def _drive(
 def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
     try:
         reason = driver.run()
-        saved = driver.save(SAVE_S)
+        driver.save(SAVE_S)
     except RunFailed as error:
         reason = str(error)
         try:
@@ -239,24 +297,34 @@ def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
         driver.end(reason, STOP_AFTER_FAILURE_S)
         return _fail(reason)
     driver.end(reason, STOP_S)
-    if not saved:
-        return _fail("the last checkpoint could not be written; the one before is untouched")
+    if why := driver.saver.why_unsaved():  # asked for late: a slow disk had until now
+        return _fail(f"the last checkpoint could not be written: {why}")
     log.info("%s; %s", reason, status_line(driver.statistics, driver.budget))
     log.info("experiment folder: %s", experiment.folder)
     return stop.exit_code
 
 
-def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> EnvSpec | None:
+def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> Checked | None:
     """What the environment looks like, found out by a process of its own; None when a signal came first.
 
     Raises:
         RunFailed: the environment does not start.
-        ConfigError: it cannot be trained on.
+        ConfigError: it cannot be trained on, or breaks the contract.
     """
-    limit_s = config.sampling.reset_timeout_seconds
-    arguments = (resolve(config.env.env), config.family)
-    spec: EnvSpec | None = pad.run_once(probe, arguments, limit_s, lambda: stop.received is not None)
-    return spec
+    sampling, env = config.sampling, resolve(config.env.env)
+    limit_s, is_stopped = sampling.reset_timeout_seconds, lambda: stop.received is not None
+    if not sampling.check_env:
+        spec = pad.run_once(probe, (env, config.family), limit_s, is_stopped)
+        return None if spec is None else Checked(spec, [])
+    place = pad.context.RawArray("c", 64)  # outlives the process, whatever becomes of it
+    arguments = (env, config.family, sampling.on_bad_env_data == "drop", place)
+    try:
+        checked: Checked | None = pad.run_once(check_environment, arguments, limit_s, is_stopped)
+    except RunFailed as error:
+        if "\n" in str(error) or not place.value:
+            raise  # a traceback tells where
+        raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
+    return checked
 
 
 def _fail(cause: str) -> int:

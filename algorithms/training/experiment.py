@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shlex
 import shutil
@@ -18,11 +19,13 @@ from pathlib import Path
 
 from algorithms.config import ResolvedConfig, to_json
 from algorithms.training.config import CONFIG_FILE
-from utils.files import atomic_write_text
+from utils.files import DiskTrouble, atomic_write_text
 from utils.options import ConfigError
 
 LOCK_FILE = ".lock"
 _SOURCE_FOLDER = Path(__file__).resolve().parents[2]
+
+log = logging.getLogger(__name__)
 
 
 class Experiment:
@@ -38,8 +41,13 @@ class Experiment:
         self.log_dir = folder / "log"
         self.status_file = folder / "status.json"
         self.metrics_file = folder / "metrics.jsonl"
+        self.events_file = folder / "events.jsonl"
         self.summary_file = folder / "summary.json"
-        self.starts = _count_lines(self.command_lines_file)  # how often training was started here before
+        self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
+        self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
+        self._config = ""
+        self._num_policies = 0
+        self._trouble = DiskTrouble()
 
     @classmethod
     def open(cls, resolved: ResolvedConfig, argv: Sequence[str]) -> Experiment:
@@ -83,6 +91,27 @@ class Experiment:
         """Where a process writes its log."""
         return self.log_dir / f"{worker}.txt"
 
+    def accept(self) -> None:
+        """What lies here fits this start's options: they are in force from now on, also for the next resume."""
+        self._record[self.config_file] = self._config
+        with self._trouble.survived(CONFIG_FILE):
+            atomic_write_text(self.config_file, self._config)
+
+    def mend(self) -> None:
+        """Make again what has vanished, so that training can be taken up from what is saved from now on."""
+        try:
+            with self._trouble.survived(str(self.folder)):
+                if not self._is_locked():
+                    lock = _take(self.folder)
+                    self.close()
+                    self._lock = lock
+                missing = [path for path in self._record if not path.exists()]
+                if missing:
+                    self._write_record(missing)
+                    log.warning("%s was missing from %s and is there again", missing[0].name, self.folder)
+        except ConfigError as error:
+            self._trouble.tell(str(self.folder), f"{self.folder} was taken away from this run: {error}")
+
     def close(self) -> None:
         """Let another process train here; called any number of times."""
         if self._lock >= 0:
@@ -90,16 +119,33 @@ class Experiment:
             self._lock = -1
 
     def _record_start(self, resolved: ResolvedConfig, argv: Sequence[str]) -> None:
-        self.log_dir.mkdir(exist_ok=True)
-        for policy in range(resolved.config.sampling.num_policies):
-            self.checkpoint_dir(policy).mkdir(exist_ok=True)
-            self.summary_dir(policy).mkdir(parents=True, exist_ok=True)
+        self._num_policies = resolved.config.sampling.num_policies
+        self._config = to_json(resolved.config, resolved.typed)
         with contextlib.suppress(FileNotFoundError):  # it tells how an earlier start ended
             self.summary_file.unlink()
-        atomic_write_text(self.git_diff_file, _git_state())
-        with self.command_lines_file.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shlex.join(argv)}\n")
-        atomic_write_text(self.config_file, to_json(resolved.config, resolved.typed))
+        started = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shlex.join(argv)}\n"
+        self._record = {
+            self.git_diff_file: _git_state(),
+            self.command_lines_file: _text(self.command_lines_file) + started,
+            # Options that do not fit the checkpoints must not take the place of those that do; see `accept`.
+            self.config_file: _text(self.config_file) or self._config,
+        }
+        self._write_record(list(self._record))
+
+    def _write_record(self, paths: list[Path]) -> None:
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        for policy in range(self._num_policies):
+            self.checkpoint_dir(policy).mkdir(exist_ok=True)
+            self.summary_dir(policy).mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            atomic_write_text(path, self._record[path])
+
+    def _is_locked(self) -> bool:
+        """What this process locked is what another one would find."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self.folder / LOCK_FILE).stat())
+        except OSError:
+            return False
 
 
 def _take(folder: Path) -> int:
@@ -180,5 +226,5 @@ def _git(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True).stdout
 
 
-def _count_lines(path: Path) -> int:
-    return path.read_text(encoding="utf-8").count("\n") if path.exists() else 0
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

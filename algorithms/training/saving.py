@@ -11,9 +11,7 @@ from typing import Any
 from algorithms.messages import CheckpointFailed, CheckpointSaved, Command, Report, SaveCheckpoint
 from algorithms.training.config import RunConfig
 from algorithms.training.statistics import Statistics
-
-# A failing disk is worth a line a minute, not one per attempt.
-WARN_EVERY_S = 60.0
+from utils.files import DiskTrouble
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +32,9 @@ class Saver:
         }
         self.best = [-math.inf] * len(statistics.episodes)
         self._requests = 0
-        self._open: dict[int, int] = {}  # request -> policy
-        self._next_warning = 0.0
-        self.failures = 0
+        self._open: dict[int, tuple[int, SaveCheckpoint]] = {}  # request -> policy and what it was asked
+        self._trouble = DiskTrouble()
+        self._last_failure: dict[int, str] = {}  # policy -> why the newest answer about kind "latest" was bad
         self.extra_state: Callable[[], dict[str, Any]] = dict  # what else a checkpoint keeps
 
     def restore(self) -> None:
@@ -49,13 +47,20 @@ class Saver:
         """See whether a checkpoint arrived."""
         if isinstance(report, CheckpointSaved):
             self._open.pop(report.request, None)
+            if report.kind == "latest":
+                self._last_failure.pop(report.policy, None)
             log.debug("saved %s", report.path)
         elif isinstance(report, CheckpointFailed):
             self._open.pop(report.request, None)
-            self.failures += 1
-            if time.monotonic() >= self._next_warning:
-                self._next_warning = time.monotonic() + WARN_EVERY_S
-                log.warning("%s (%d failures so far)", report.reason, self.failures)
+            if report.kind == "latest":
+                self._last_failure[report.policy] = report.reason
+            self._trouble.tell("checkpoint", report.reason)
+
+    def ask_again(self, policy: int) -> None:
+        """A learner took the place of a lost one: what that was asked to save, and had not told of, is asked anew."""
+        for asked, command in list(self._open.values()):
+            if asked == policy:
+                self._send(policy, command)
 
     def maybe_save(self) -> None:
         """Ask for what is due."""
@@ -81,6 +86,17 @@ class Saver:
         """Some checkpoint was asked for and is not on disk."""
         return bool(self._open)
 
+    @property
+    def failures(self) -> int:
+        """How many checkpoints could not be written."""
+        return sum(self._trouble.failures.values())
+
+    def why_unsaved(self) -> str:
+        """Why what was learned last is not on disk; empty when it is."""
+        if self._open:
+            return "the disk did not take it in time"
+        return next(iter(self._last_failure.values()), "")
+
     def _maybe_save_best(self, policy: int) -> None:
         window = self._statistics.episodes[policy]
         if self._statistics.env_frames(policy) < self._run.save_best_after or not window.is_full:
@@ -94,5 +110,7 @@ class Saver:
         self._requests += 1
         state = self._statistics.run_state(policy) | {"best": self.best[policy]} | self.extra_state()
         frames = self._statistics.env_frames(policy)
-        if self._send(policy, SaveCheckpoint(kind, frames, state, self._requests, metric)):
-            self._open[self._requests] = policy
+        command = SaveCheckpoint(kind, frames, state, self._requests, metric)
+        # A learner that is being replaced is asked as soon as it is there.
+        self._open[self._requests] = (policy, command)
+        self._send(policy, command)

@@ -14,7 +14,9 @@ import numpy as np
 import psutil
 import torch
 
+from algorithms.checkpoints import CheckpointError
 from algorithms.config import TrainConfig
+from algorithms.memory.blocks import count_blocks
 from algorithms.memory.collate import BatchAssembler
 from algorithms.memory.counters import Phase, WorkerCounters
 from algorithms.memory.request_table import PolicyRequests
@@ -25,11 +27,13 @@ from algorithms.sampling.env_split import EnvSplit
 from algorithms.training import wiring
 from algorithms.training.config import torch_device
 from algorithms.training.experiment import Experiment
-from algorithms.workers.actor_worker import build_split, tell_progress
+from algorithms.workers.actor_worker import build_split, fault_keeper, tell_progress
 from algorithms.workers.batch_feeder import BatchFeeder
+from algorithms.workers.launch_pad import RunFailed
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
+from algorithms.workers.restarts import Kind
 from envs.api import EnvSpec, Repeatable
 from envs.registry import resolve
 
@@ -60,7 +64,8 @@ class SerialWorkforce:
         self._policies: list[PolicyCore] = []
         for policy in range(policies):
             job = wiring.learner_job(config, spec, policy, device, experiment, seeds)
-            learner = LearnerCore(wires.arrays, wires.weights[policy], counters[actors + policies + policy], job)
+            weights, snapshot = wires.weights[policy], wires.snapshots[policy]
+            learner = LearnerCore(wires.arrays, weights, snapshot, counters[actors + policies + policy], job)
             assembler = BatchAssembler(wires.arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
             bell = wires.bells.learners[policy]
             self._learners.append(learner)
@@ -101,6 +106,13 @@ class SerialWorkforce:
         """All is one process, so each kind has all of its memory."""
         self._arrays["memory_mb"][:] = psutil.Process().memory_info().rss / 1e6
 
+    def unblock(self, kind: Kind, why: str) -> None:
+        """There is no other process that could hold this one up."""
+
+    def count_blocks(self) -> dict[str, int]:
+        """How many blocks are in each state; everybody who holds one is here."""
+        return count_blocks(self._arrays, set(), set())
+
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """No more rounds."""
         del timeout_s
@@ -128,10 +140,15 @@ class SerialWorkforce:
         }
 
     def _begin(self) -> None:
-        restored = [learner.restore() for learner in self._learners]
+        try:
+            restored = [learner.restore() for learner in self._learners]
+        except CheckpointError as error:
+            raise RunFailed(str(error)) from error
         self._reports += restored
         for job in self._jobs:
-            self._splits += [build_split(self._arrays, job, index, 0) for index in range(self._splits_per_actor)]
+            faults = fault_keeper(job.sampling, WorkerCounters(self._arrays, job.index))
+            for index in range(self._splits_per_actor):
+                self._splits.append(build_split(self._arrays, job, index, 0, faults))
         for split in self._splits:
             if isinstance(split.env, Repeatable):
                 split.env.remember_randomness()
@@ -140,7 +157,8 @@ class SerialWorkforce:
             self._restore_randomness(state)
         for position, split in enumerate(self._splits):
             rng = np.random.default_rng([self._seed, position])
-            split.start(rng if self._decorrelate and state is None else None)
+            is_started = split.start(rng if self._decorrelate and state is None else None)
+            assert is_started, "blocks of a new run are free"
 
     def _restore_randomness(self, state: dict[str, Any]) -> None:
         for policy, actions in zip(self._policies, state["actions"], strict=True):
@@ -176,5 +194,5 @@ class SerialWorkforce:
             if self._sampler_only:
                 feeder.drop_ready(timeout_s=0.0)
             elif (staging := feeder.next(0.0)) is not None:
-                self._reports.append(learner.train(staging))
+                self._reports += [learner.train(staging), *learner.pop_reports()]
                 feeder.done(staging)

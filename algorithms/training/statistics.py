@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,7 @@ class Statistics:
         self.restored: list[PolicyRestored | None] = [None] * policies
         self.frame_rate = RateMeter()
         self.step_rate = RateMeter()
+        self.count_blocks: Callable[[], dict[str, int]] = dict  # how many blocks are in each state
         self._base_frames = [0] * policies
         self._base_seconds = 0.0
         self._began = time.monotonic()
@@ -196,7 +198,19 @@ class Statistics:
         tags["stats/policy_batch_size"] = float(events[Tally.POLICY_ROWS]) / batches if batches else 0.0
         tags["stats/learner_batches"] = float(events[Tally.LEARNER_BATCHES])
         tags["stats/reports_dropped"] = float(events[Tally.REPORTS_DROPPED])
-        return tags
+        return tags | {f"stats/{name}": float(count) for name, count in self.troubles().items()}
+
+    def troubles(self) -> dict[str, int]:
+        """What went wrong since this start, and was survived."""
+        tallies = self.arrays["tallies"].sum(axis=0)
+        return {
+            "restarts": int(self.arrays["restarts"].sum()),
+            "quarantined_actors": int(self.arrays["quarantined"].sum()),
+            "env_crashes": int(tallies[Tally.ENV_CRASHES]),
+            "env_bad_data": int(tallies[Tally.ENV_BAD_DATA]),
+            "skipped_steps": int(tallies[Tally.LEARNER_SKIPPED_STEPS]),
+            "rollbacks": int(tallies[Tally.LEARNER_ROLLBACKS]),
+        }
 
     def _restore(self, report: PolicyRestored) -> None:
         self.restored[report.policy] = report

@@ -7,6 +7,8 @@ hundredth of an event file's time to write and to read.
 from __future__ import annotations
 
 import math
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from typing import Any
 
 from algorithms.training.experiment import Experiment
 from algorithms.training.statistics import RATE_WINDOWS_S, Statistics
-from utils.files import JsonLines, atomic_write_json
+from utils.files import AppendedFile, DiskTrouble, JsonLines, atomic_write_json
 
 STATUS_EVERY_S = 1.0
 FIRST_STATUS_EVERY_S = 0.1  # as long as there is no frame to tell of
@@ -51,28 +53,55 @@ class Budget:
 
 
 class EventFiles:
-    """TensorBoard events, one folder per policy; x axis: env frames of that policy."""
+    """TensorBoard events, one folder per policy; x axis: env frames of that policy.
+
+    tensorboardX makes the records and does not write them: its thread ends with the first error, and whoever hands it
+    a point afterwards waits for ever.
+    """
 
     def __init__(self, folders: list[Path]) -> None:
         """Files appear with the first write."""
         with _without_torch():
-            from tensorboardX import SummaryWriter
-        self._writers = [SummaryWriter(str(folder), flush_secs=10) for folder in folders]
+            from tensorboardX.proto.event_pb2 import Event
+            from tensorboardX.record_writer import masked_crc32c
+        self._new_event, self._checksum = Event, masked_crc32c
+        self._folders = folders
+        self._files: list[AppendedFile | None] = [None] * len(folders)
+        self._num_files = 0
 
     def write(self, policy: int, scalars: dict[str, float], env_frames: int) -> None:
-        """One point per tag."""
-        for tag, value in scalars.items():
-            self._writers[policy].add_scalar(tag, value, env_frames)
+        """One point per tag.
 
-    def flush(self) -> None:
-        """Bring everything to disk."""
-        for writer in self._writers:
-            writer.flush()
+        Raises:
+            OSError: there was no room for it; the next one may find some.
+        """
+        event = self._new_event(wall_time=time.time(), step=env_frames)
+        for tag, value in scalars.items():
+            event.summary.value.add(tag=tag, simple_value=value)
+        file = self._files[policy]
+        if file is None or file.is_torn:  # no reader looks behind half a record
+            file = self._files[policy] = self._new_file(self._folders[policy])
+        file.append(self._record(event))
 
     def close(self) -> None:
-        """Flush and end the writers' threads."""
-        for writer in self._writers:
-            writer.close()
+        """Close the files."""
+        for file in self._files:
+            if file is not None:
+                file.close()
+
+    def _new_file(self, folder: Path) -> AppendedFile:
+        """Named as TensorBoard expects it, later than those before."""
+        now, self._num_files = time.time(), self._num_files + 1
+        header = self._record(self._new_event(wall_time=now, file_version="brain.Event:2"))
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{self._num_files:03d}"
+        return AppendedFile(folder / name, header)
+
+    def _record(self, event: Any) -> bytes:
+        """length, its checksum, the event, its checksum."""
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
+        return length + next(checksums) + content + next(checksums)
 
 
 class Summaries:
@@ -84,7 +113,8 @@ class Summaries:
         """`every_s`: seconds between points in TensorBoard and `metrics.jsonl`."""
         self._statistics = statistics
         self._budget = budget
-        self._status_file = experiment.status_file
+        self._experiment = experiment
+        self._trouble = DiskTrouble()
         self._lines = JsonLines(experiment.metrics_file)
         self._events = events
         self._every_s = every_s
@@ -110,15 +140,24 @@ class Summaries:
             frames = self._statistics.env_frames(policy)
             scalars = self._statistics.scalars(policy) | stages
             scalars = {tag: value for tag, value in scalars.items() if math.isfinite(value)}
-            self._events.write(policy, scalars, frames)
+            with self._trouble.survived("TensorBoard events"):
+                self._events.write(policy, scalars, frames)
             line = {"policy": policy, "time": time.time(), "train_seconds": self._statistics.train_seconds}
-            self._lines.append(line | {"env_frames": frames} | scalars)
-        self._events.flush()
+            with self._trouble.survived(self._experiment.metrics_file.name):
+                self._lines.append(line | {"env_frames": frames} | scalars)
 
     def write_status(self, state: str) -> None:
         """The run as it stands."""
         numbers = {"state": state} | status(self._statistics, self._budget)
-        atomic_write_json(self._status_file, numbers, durable=False)
+        self._experiment.mend()
+        with self._trouble.survived(self._experiment.status_file.name):
+            atomic_write_json(self._experiment.status_file, numbers, durable=False)
+
+    def write_summary(self, more: dict[str, Any]) -> None:
+        """How the run ended."""
+        numbers = more | status(self._statistics, self._budget)
+        with self._trouble.survived(self._experiment.summary_file.name):
+            atomic_write_json(self._experiment.summary_file, numbers)
 
     def close(self) -> None:
         """A last point, and everything to disk."""
@@ -162,6 +201,8 @@ def status(statistics: Statistics, budget: Budget) -> dict[str, Any]:
         "fps": {str(window_s): statistics.frame_rate.rate(window_s) for window_s in RATE_WINDOWS_S},
         "seconds_left": left_s if math.isfinite(left_s) else None,
         "budget_spent": budget.spent(statistics),
+        "troubles": statistics.troubles(),
+        "blocks": statistics.count_blocks(),
         "policies": policies,
     }
 
@@ -177,7 +218,8 @@ def status_line(statistics: Statistics, budget: Budget) -> str:
     left = "-" if left_s is None or left_s > 30 * 86400 else str(timedelta(seconds=round(left_s)))
     frames = _short(numbers["env_frames"])
     windows = "/".join(str(window_s) for window_s in RATE_WINDOWS_S)
-    return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}  left {left}"
+    troubles = "".join(f"  {name.replace('_', ' ')} {count}" for name, count in numbers["troubles"].items() if count)
+    return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}  left {left}{troubles}"
 
 
 def _share(used: float, limit: float) -> float:

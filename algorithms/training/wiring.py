@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import resource
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +17,17 @@ from algorithms.memory.weights import WeightsBuffer
 from algorithms.specs import action_spec, observation_tensors
 from algorithms.training.experiment import Experiment
 from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.incarnations import Recipe
 from algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob
 from algorithms.workers.placement import place_actor, place_torch_worker
-from algorithms.workers.supervisor import Recipe
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
 from envs.registry import ResolvedEnv, resolve
 from utils.options import ConfigError
 from utils.processes import available_memory
 
+# Measured: 55 descriptors in a driver of six workers, of which each has queues, pipes and a doorbell.
+_DRIVER_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 32, 8
 # Memory that must stay free beside the blocks: the processes themselves.
 _MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 60, 350
 # Named, not imported: only the worker itself loads what it needs.
@@ -56,11 +59,12 @@ class Wiring(NamedTuple):
 
     arrays: SharedArrays
     weights: list[WeightsBuffer]
+    snapshots: list[WeightsBuffer]
     bells: Bells
 
     def handle(self) -> SharedMemoryHandle:
         """For the start of a worker."""
-        return SharedMemoryHandle.of(self.arrays, self.weights)
+        return SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
 
 
 def holds_blocks(config: TrainConfig) -> bool:
@@ -128,6 +132,23 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> None:
         )
 
 
+def check_descriptors(sizes: Sizes) -> None:
+    """Refuse a run whose driver may not open as many files as it would need; after `allow_many_descriptors`.
+
+    Raises:
+        ConfigError: with both numbers and what to do.
+    """
+    needed = _DRIVER_DESCRIPTORS + sizes.processes * _DESCRIPTORS_PER_WORKER
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and needed > allowed:
+        fitting = (allowed - _DRIVER_DESCRIPTORS) // _DESCRIPTORS_PER_WORKER - (sizes.processes - sizes.actors)
+        remedy = f", or lower num_workers to {fitting}" if fitting > 0 else ""
+        raise ConfigError(
+            f"this run needs about {needed} open files for its {sizes.processes} workers and may open {allowed}; "
+            f"raise the limit with ulimit -n {needed}{remedy}"
+        )
+
+
 def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
     """Allocate everything that the workers share."""
     per_policy = config.workers.policy_workers_per_policy
@@ -138,8 +159,9 @@ def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
     )
     blocks = sizes.actors * sizes.splits * sizes.blocks
     log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
-    weights = [WeightsBuffer.create(policy) for policy in range(sizes.policies)]
-    return Wiring(SharedArrays.create(sizes), weights, bells)
+    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.policies)]
+    snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.policies)]
+    return Wiring(SharedArrays.create(sizes), weights, snapshots, bells)
 
 
 def actor_job(config: TrainConfig, env: ResolvedEnv, index: int, seeds: Seeds) -> ActorJob:
@@ -197,4 +219,6 @@ def learner_job(
         auxiliary_options=config.auxiliary,
         hold_blocks=holds_blocks(config),
         sampler_only=config.run.sampler_only,
+        snapshot_every_sec=config.workers.snapshot_every_sec,
+        max_bad_steps=config.learning.max_bad_steps,
     )

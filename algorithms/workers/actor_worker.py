@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from algorithms.memory.blocks import SplitBlocks
-from algorithms.memory.counters import Phase, Tally, Timer
+from algorithms.memory.counters import Phase, Tally, Timer, WorkerCounters
 from algorithms.memory.request_table import SplitRequests
 from algorithms.messages import EpisodeFinished, EpisodesFinished
+from algorithms.sampling.config import SamplingConfig
 from algorithms.sampling.env_split import EnvSplit
 from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from envs.api import BatchEnv, EnvContext
+from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
 from utils.processes import limit_native_threads
 
@@ -24,6 +26,8 @@ from utils.processes import limit_native_threads
 REPORT_EVERY_S = 0.25
 # Follow the curriculum this often.
 PROGRESS_EVERY_S = 1.0
+# No environment is built anew more often in the life of one actor: its seeds never come again.
+ATTEMPTS_PER_LIFE = 1_000_000
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +52,9 @@ class ActorWorker(Worker):
         self._policy_bells = [workers[job.index % len(workers)] for workers in bells.policy_workers]
         self._learner_bells = bells.learners
         self.counters.enter(Phase.RESET)
+        faults = fault_keeper(job.sampling, self.counters)
         for index in range(job.sampling.worker_num_splits):
-            self.splits.append(build_split(self.arrays, job, index, self.start.generation))
+            self.splits.append(build_split(self.arrays, job, index, self.start.generation, faults))
         if job.sampling.force_envs_single_thread:
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
@@ -76,12 +81,18 @@ class ActorWorker(Worker):
 
     def _start_splits(self) -> None:
         sampling, rng = self.job.sampling, np.random.default_rng([self.job.env_seed, self.job.index])
-        began = time.monotonic()
+        half_a_rollout_s = 0.0  # moving environments apart steps each of them half a rollout on average
         for split in self.splits:
-            split.start(rng if sampling.decorrelate_envs_on_one_worker else None)
+            began = time.monotonic()
+            while not split.start(rng if sampling.decorrelate_envs_on_one_worker else None):
+                if self.counters.stop_requested:
+                    return
+                self._bell.wait(LONGEST_SLEEP_S)  # for a learner, which may just be coming back itself
+                self.counters.beat()
+                began = time.monotonic()
             self.counters.beat()
-        # Moving environments apart steps each of them half a rollout on average: so long does half a rollout take.
-        self._decorrelate_time(2.0 * (time.monotonic() - began))
+            half_a_rollout_s += time.monotonic() - began
+        self._decorrelate_time(2.0 * half_a_rollout_s)
 
     def _decorrelate_time(self, rollout_s: float) -> None:
         """Begin at another moment of a rollout than the other actors, so that blocks do not all arrive at once."""
@@ -141,8 +152,23 @@ def tell_progress(env: BatchEnv, env_frames: int) -> None:
         env.set_training_progress(env_frames)
 
 
-def build_split(arrays: Any, job: ActorJob, split: int, generation: int) -> EnvSplit:
-    """The environments of one split, over the blocks that are theirs."""
+def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKeeper:
+    """What one actor does about environments that fail; counted, and with as much time as a reset may take."""
+
+    def count(is_bad_data: bool) -> None:
+        counters.count(Tally.ENV_BAD_DATA if is_bad_data else Tally.ENV_CRASHES)
+        counters.beat()
+
+    return FaultKeeper(
+        sampling.max_env_rebuilds,
+        drops_bad_data=sampling.on_bad_env_data == "drop",
+        count=count,
+        repairing=lambda: counters.during(Phase.RESET),
+    )
+
+
+def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults: FaultKeeper | None = None) -> EnvSplit:
+    """The environments of one split, over the blocks that are theirs. Without `faults`, every failure is raised."""
     sampling = job.sampling
     per_split = sampling.num_envs_per_worker // sampling.worker_num_splits
     contexts = []
@@ -150,8 +176,10 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int) -> EnvS
         vector_index = split * per_split + place
         env_id = job.index * sampling.num_envs_per_worker + vector_index
         total = job.num_actors * sampling.num_envs_per_worker
-        contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=generation))
-    env = make_batch_env(job.env, job.family_options, contexts)
+        # Environments that are built anew within one life of the actor count on from here.
+        attempt = generation * ATTEMPTS_PER_LIFE
+        contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
+    env = make_batch_env(job.env, job.family_options, contexts, faults)
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,

@@ -1,7 +1,10 @@
 """Queues for reports and commands: low rate, any size, one per worker incarnation and direction.
 
-Nobody waits inside a queue: a process that is killed there would take the other side with it. A counter in shared
-memory tells the reader that there is something to fetch, so that an empty queue is not touched at all.
+A process that is killed or stopped inside a queue holds the queue's lock, and whoever enters after it waits for ever.
+So nobody enters while the other side is inside: each side raises a flag of its own first, looks at the other's, and
+comes back later when that is up. A flag that stays up after a death tells that the queue is lost; one that is down,
+that all in it can still be read. A counter in shared memory tells the reader that there is something to fetch, so that
+an empty queue is not touched at all.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 import faster_fifo
 from numpy.typing import NDArray
 
+from utils.failpoints import failpoint
+
 # Room for seconds of episodes and for a run's statistics. A queue's memory is touched when it is made: with 64 actors,
 # 3 MB each were 192 MB of the driver.
 REPORT_BYTES = 500_000
@@ -21,13 +26,35 @@ COMMAND_BYTES = 250_000
 PIECE = 64  # messages that are put into a queue together
 
 
+class Gate:
+    """Lets one of two processes into a queue at a time, without a lock that could be left behind."""
+
+    def __init__(self, mine: NDArray[Any], theirs: NDArray[Any]) -> None:
+        """[1] uint8 flags in shared memory, each raised by one side alone."""
+        self._mine = mine
+        self._theirs = theirs
+
+    def enter(self) -> bool:
+        """Go in; False when the other side is inside, or died there."""
+        self._mine[0] = 1
+        if self._theirs[0]:
+            self._mine[0] = 0
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Let the other side in."""
+        self._mine[0] = 0
+
+
 class Outbox:
     """The sending end. Messages that find the queue full are kept and sent later, in order."""
 
-    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any], keep: int = 10_000) -> None:
+    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any], gate: Gate, keep: int = 10_000) -> None:
         """`sent`: [1] int64 in shared memory, counted up by this end alone."""
         self._fifo = fifo
         self._sent = sent
+        self._gate = gate
         self._keep = keep
         self._waiting: list[Any] = []
         self.dropped = 0
@@ -39,6 +66,17 @@ class Outbox:
 
     def flush(self) -> bool:
         """Send what is waiting; True when nothing waits any more."""
+        if not self._waiting:
+            return True
+        if not self._gate.enter():
+            self._drop_excess()
+            return False
+        try:
+            return self._put()
+        finally:
+            self._gate.leave()
+
+    def _put(self) -> bool:
         size = PIECE
         while self._waiting:
             piece = self._waiting[:size]
@@ -50,6 +88,7 @@ class Outbox:
                     continue
                 self._drop_excess()
                 return False
+            failpoint("report-in-queue")
             self._sent[0] += len(piece)
             del self._waiting[: len(piece)]
         return True
@@ -73,20 +112,26 @@ class Outbox:
 class Inbox:
     """The receiving end."""
 
-    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any]) -> None:
+    def __init__(self, fifo: faster_fifo.Queue, sent: NDArray[Any], gate: Gate) -> None:
         """`sent`: the counter of the sending end, in shared memory; 0 before it sends."""
         self._fifo = fifo
         self._sent = sent
+        self._gate = gate
         self._received = 0
 
     def receive(self) -> Sequence[Any]:
         """Everything that has arrived; without waiting."""
         messages: list[Any] = []
-        while self._received < int(self._sent[0]):
-            try:
-                some = self._fifo.get_many_nowait()  # as many as its buffer holds
-            except queue.Empty:
-                break
-            self._received += len(some)
-            messages += some
+        if self._received >= int(self._sent[0]) or not self._gate.enter():
+            return messages
+        try:
+            while self._received < int(self._sent[0]):
+                try:
+                    some = self._fifo.get_many_nowait()  # as many as its buffer holds
+                except queue.Empty:
+                    break
+                self._received += len(some)
+                messages += some
+        finally:
+            self._gate.leave()
         return messages

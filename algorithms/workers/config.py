@@ -40,6 +40,39 @@ class WorkersConfig:
         "bounded by reset_timeout_seconds instead",
         minimum=1.0,
     )
+    max_failures_in_a_row: int = option(
+        3,
+        "How often a worker may be lost in a row, without having done any work in between, and still be replaced. "
+        "Beyond that an actor is given up, and the run goes on without it; a policy worker or learner ends the run. "
+        "Workers that had worked are replaced however often. 0: the first loss ends the run",
+        minimum=0,
+    )
+    max_setup_retries: int = option(
+        2,
+        "How often an actor whose environments raise while they are built is started again. Exceptions in the setup of "
+        "other workers end the run",
+        minimum=0,
+    )
+    restart_pause_seconds: float = option(
+        0.5,
+        "Pause before a worker that failed twice in a row is started again; doubles each time, up to 30",
+        minimum=0.0,
+    )
+    max_quarantined_share: float = option(
+        0.5, "Share of the actors that may be given up before the run ends", minimum=0.0, maximum=1.0
+    )
+    stall_timeout_seconds: float = option(
+        300.0,
+        "No environment frame or no new policy version for so long: the stacks of all processes go to their logs and "
+        "the workers that everybody waits for are replaced; when it happens again at once, the run ends",
+        minimum=1.0,
+    )
+    snapshot_every_sec: float = option(
+        10.0,
+        "How often a learner keeps its optimizer's state in memory, for the learner that replaces it when it is lost; "
+        "weights are kept after every optimizer step",
+        minimum=0.0,
+    )
     policy_worker_threads: int = option(
         0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0
     )

@@ -55,6 +55,8 @@ class LearnerJob:
     auxiliary_options: Any
     hold_blocks: bool  # actors wait for the weights that their last rollout led to
     sampler_only: bool = False
+    snapshot_every_sec: float = 10.0
+    max_bad_steps: int = 20
 
     @property
     def trajectories(self) -> int:

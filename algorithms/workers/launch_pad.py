@@ -6,11 +6,14 @@ driver ends, however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -41,8 +44,14 @@ class LaunchPad:
     def __init__(self, search_path: list[str]) -> None:
         """Start both. `search_path`: folders of the user's own modules."""
         self.search_path = search_path
+        # For the forkserver's socket. multiprocessing would make a folder itself, which stays when we are killed.
+        self._sockets = tempfile.mkdtemp(prefix="appo-")
+        this_process: Any = multiprocessing.current_process()
+        this_process._config["tempdir"] = self._sockets
         self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         processes.adopt_orphans()
         processes.allow_many_descriptors()
@@ -119,8 +128,10 @@ class LaunchPad:
         guardian_process.stdin.close()  # the guardian kills its whole group, itself included
         guardian_process.wait()
         guardian_process.stdout.close()
-        _forkserver()._stop()
+        with contextlib.suppress(FileNotFoundError):  # its socket went with the guardian
+            _forkserver()._stop()
         processes.kill_strangers(self.pids)
+        shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
 
 
 def _run_once(

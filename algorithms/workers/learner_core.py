@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import Any
 
 import torch
@@ -16,25 +18,41 @@ from algorithms.memory.counters import Tally, Timer, WorkerCounters
 from algorithms.memory.layout import AnswerColumns, SharedArrays
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.messages import (
-    CheckpointFailed,
-    CheckpointSaved,
+    PolicyRecovered,
     PolicyRestored,
     Report,
     SaveCheckpoint,
     TrainingReport,
+    TrainingRolledBack,
 )
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.parameters import flatten
+from algorithms.workers.checkpoint_writer import CheckpointFolder
 from algorithms.workers.jobs import LearnerJob
+from algorithms.workers.snapshots import LearnerSnapshot
+from utils.failpoints import failpoint
 
 log = logging.getLogger(__name__)
+
+
+class TrainingDiverged(RuntimeError):
+    """Numbers are not finite, and returning to the last good ones has not helped."""
+
+    is_final = True
 
 
 class LearnerCore:
     """Trains one policy on the batches it is given."""
 
-    def __init__(self, arrays: SharedArrays, weights: WeightsBuffer, counters: WorkerCounters, job: LearnerJob) -> None:
-        """Builds the network from the seed; `restore` may replace its weights."""
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        weights: WeightsBuffer,
+        snapshot: WeightsBuffer,
+        counters: WorkerCounters,
+        job: LearnerJob,
+    ) -> None:
+        """Builds the network from the seed; `begin` may replace its weights. `snapshot`: for a successor."""
         torch.manual_seed(job.seed)
         self.job = job
         self._arrays = arrays
@@ -54,6 +72,11 @@ class LearnerCore:
             on_step=self._after_sgd_step,
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
+        self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)
+        self._next_snapshot = 0.0
+        self._has_rolled_back = False  # since the last snapshot
+        self._reports: list[Report] = []
+        self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
         # On the CPU the weights are published from where they lie.
         self._published = self._flat
         if self._device.type != "cpu":
@@ -73,70 +96,148 @@ class LearnerCore:
             lambda shape, dtype: torch.zeros(shape, dtype=_TORCH_DTYPES[dtype], pin_memory=pin).numpy(),
         )
 
-    def restore(self) -> PolicyRestored:
-        """Go on from the newest valid checkpoint, if there is any.
+    def begin(self) -> PolicyRestored | PolicyRecovered:
+        """Go on where a lost predecessor was, or else as `restore` says.
 
         Raises:
             CheckpointError: there are checkpoints and none can be read.
         """
+        if not self._snapshot.exists:
+            return self.restore()
+        recovered = self._recover()
+        if self._arrays["policy_begun"][self.job.policy]:
+            return recovered
+        # What the predecessor restored was lost before the driver heard of it.
+        found = checkpoints.load_newest_valid(self.job.checkpoint_dir, self.job.load_kind)
+        if found is None:
+            return PolicyRestored(self.job.policy, "", self.policy_version, {}, [])
+        state = found.payload["run_state"]
+        return PolicyRestored(self.job.policy, str(found.path), self.policy_version, state, found.warnings)
+
+    def restore(self) -> PolicyRestored:
+        """Go on from the newest valid checkpoint, if there is any.
+
+        Raises:
+            CheckpointError: there are checkpoints and none can be read, or it is of another network.
+        """
         found = checkpoints.load_newest_valid(self.job.checkpoint_dir, self.job.load_kind)
         restored = PolicyRestored(self.job.policy, "", 0, {}, [])
         if found is not None:
-            self._model.load_state_dict(found.payload["model"])
-            self._learner.load_state_dict(found.payload["learner"])
+            checkpoints.require_fit(found, self._model.state_dict())
+            try:
+                self._model.load_state_dict(found.payload["model"])
+                self._learner.load_state_dict(found.payload["learner"])
+            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise checkpoints.CheckpointError(f"{found.path} does not fit the learner ({error!r})") from error
             restored = PolicyRestored(
                 self.job.policy, str(found.path), self.policy_version, found.payload["run_state"], found.warnings
             )
         self.publish()
+        self.keep_snapshot()
         return restored
 
     def train(self, staging: Staging, *, with_metrics: bool = True) -> TrainingReport:
         """One iteration over a full batch; publishes what it learned, step by step."""
         progress = float(self._arrays["progress"][self.job.policy])
         batch = self._batch(staging)
+        failpoint("learner-step")
         result = self._learner.train(batch, self.policy_version, progress, with_metrics=with_metrics)
         self._counters.count(Tally.LEARNER_BATCHES)
+        self._counters.count(Tally.LEARNER_SKIPPED_STEPS, result.num_bad_steps)
         self._counters.lap(Timer.LEARNER_TRAIN)
+        bad_in_a_row = self._learner.bad_steps_in_a_row
+        if bad_in_a_row > self.job.max_bad_steps:
+            self._roll_back(f"the loss or its gradient was not finite in {bad_in_a_row} optimizer steps in a row")
+        elif bad_in_a_row == 0 and time.monotonic() >= self._next_snapshot:
+            self.keep_snapshot()
         return TrainingReport(self.job.policy, self.policy_version, result.metrics)
 
+    def keep_snapshot(self) -> None:
+        """Let a successor go on from here."""
+        self._snapshot.take()
+        self._has_rolled_back = False
+        self._next_snapshot = time.monotonic() + self.job.snapshot_every_sec
+        self._counters.lap(Timer.LEARNER_SAVE)
+
+    def pop_reports(self) -> list[Report]:
+        """What happened since the last call that the driver should know."""
+        reports, self._reports = self._reports, []
+        return reports
+
     def publish(self) -> None:
-        """Hand the newest weights to the policy workers."""
+        """Hand the newest weights to the policy workers; weights that are not finite are rolled back first.
+
+        Raises:
+            TrainingDiverged: they were rolled back already, to no avail.
+        """
         if self._published is not self._flat:
             self._published.copy_(self._flat)
+        # One product instead of a look at every number; weights whose squares overflow are beyond help, too.
+        if not math.isfinite(float(torch.dot(self._published, self._published))):
+            self._roll_back("a weight is not finite")
+            return
         self._weights.publish(self._published.numpy(), self.policy_version)
         self._arrays["train_steps"][self.job.policy] = self.policy_version
         self._counters.lap(Timer.LEARNER_PUBLISH)
 
-    def save(self, command: SaveCheckpoint) -> Report:
-        """Write a checkpoint; a failure is reported, not raised."""
-        payload: dict[str, Any] = {
-            "model": self._model.state_dict(),
-            "learner": self._learner.state_dict(),
-            "run_state": command.run_state,
-        }
-        policy = self.job.policy
-        try:
-            path = checkpoints.save(
-                self.job.checkpoint_dir,
-                command.kind,
-                self.policy_version,
-                command.env_frames,
-                payload,
-                keep=self.job.keep_checkpoints,
-                metric=command.metric,
+    def encode(self, command: SaveCheckpoint) -> checkpoints.Encoded:
+        """Everything that a checkpoint holds, as it is now.
+
+        Raises:
+            CheckpointError: a number is not finite; what is on disk is worth more.
+        """
+        payload: dict[str, Any] = {"model": self._model.state_dict(), "learner": self._learner.state_dict()}
+        bad = checkpoints.where_not_finite(payload, "checkpoint")
+        if bad is not None:
+            raise checkpoints.CheckpointError(
+                f"policy {self.job.policy} is not saved at train step {self.policy_version}: {bad}; the older "
+                "checkpoints are untouched"
             )
+        payload["run_state"] = command.run_state
+        return checkpoints.encode(command.kind, self.policy_version, command.env_frames, payload, metric=command.metric)
+
+    def save(self, command: SaveCheckpoint) -> Report:
+        """Write a checkpoint now; a failure is reported, not raised."""
+        try:
+            return self.folder.write(command, self.encode(command))
         except checkpoints.CheckpointError as error:
-            log.error("%s", error)
-            return CheckpointFailed(policy, command.kind, str(error), command.request)
+            return self.folder.failed(command, str(error))
         finally:
             self._counters.lap(Timer.LEARNER_SAVE)
-        return CheckpointSaved(policy, command.kind, str(path), command.request)
 
     def _after_sgd_step(self, num_updates: int) -> None:
         """Publishing every step keeps the policy lag a third lower than once an iteration, at the same speed."""
         del num_updates
         self._counters.beat()
         self._counters.lap(Timer.LEARNER_TRAIN)
+        self.publish()
+
+    def _recover(self) -> PolicyRecovered:
+        """Weights are those published last, the optimizer's moments those of the snapshot."""
+        taken = self._snapshot.load(self._weights.version)
+        if self._weights.version >= taken.version:
+            self._weights.read_into(self._published.numpy())
+            if self._published is not self._flat:
+                self._flat.copy_(self._published)
+        self.publish()
+        return PolicyRecovered(self.job.policy, self.policy_version, taken.version)
+
+    def _roll_back(self, reason: str) -> None:
+        """Return to the last good snapshot; the policy version goes on counting.
+
+        Raises:
+            TrainingDiverged: that was done already since it was taken.
+        """
+        if self._has_rolled_back or not self._snapshot.exists:
+            raise TrainingDiverged(
+                f"policy {self.job.policy}: {reason}, and so it was after returning to the last good weights; look for "
+                f"extreme rewards or observations, or lower --learning_rate (now {self.job.learning.learning_rate:g})"
+            )
+        self._has_rolled_back = True
+        self._snapshot.load(self.policy_version)
+        self._learner.bad_steps_in_a_row = 0
+        self._counters.count(Tally.LEARNER_ROLLBACKS)
+        self._reports.append(TrainingRolledBack(self.job.policy, self.policy_version, reason))
         self.publish()
 
     def _batch(self, staging: Staging) -> Batch:

@@ -10,6 +10,7 @@ from algorithms.memory.collate import BatchAssembler
 from algorithms.memory.counters import Timer
 from algorithms.messages import SaveCheckpoint
 from algorithms.workers.batch_feeder import BatchFeeder
+from algorithms.workers.checkpoint_writer import CheckpointWriter
 from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
@@ -17,6 +18,8 @@ from utils.processes import keep_freed_memory
 
 # What an iteration measured is of use to a reader, not to the run: small tasks have dozens a second.
 REPORT_EVERY_S = 1.0
+# Of the two seconds that a worker has to end: for a checkpoint that is being written.
+LAST_WRITE_S = 1.5
 
 
 class LearnerWorker(Worker):
@@ -24,7 +27,8 @@ class LearnerWorker(Worker):
 
     Reads:   complete blocks (actors, policy workers), commands (driver)
     Writes:  published weights, taken counters of blocks
-    Sends:   PolicyRestored, TrainingReport, CheckpointSaved, CheckpointFailed (driver)
+    Sends:   PolicyRestored, PolicyRecovered, TrainingReport, TrainingRolledBack, CheckpointSaved, CheckpointFailed
+             (driver)
     """
 
     job: LearnerJob
@@ -35,11 +39,13 @@ class LearnerWorker(Worker):
         keep_freed_memory()
         job, bells = self.job, self.start.bells
         weights = self.start.memory.open_weights(job.policy)
-        self._core = LearnerCore(self.arrays, weights, self.counters, job)
+        snapshot = self.start.memory.open_snapshot(job.policy)
+        self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job)
+        self._writer = CheckpointWriter(self._core.folder)
         assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)
         ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
-        self.report(self._core.restore())
+        self.report(self._core.begin(), *self._core.pop_reports())
         self._feeder = BatchFeeder(assembler, stagings, bells.learners[job.policy], self._ring_actors, self.counters)
         self._next_report = 0.0
         for bell in bells.policy_workers[job.policy]:
@@ -49,6 +55,7 @@ class LearnerWorker(Worker):
         """Train on the next batch, or sleep a moment."""
         for command in self.commands.receive():
             self._obey(command)
+        self.report(*self._writer.finished())
         if self.job.sampler_only:
             self._feeder.drop_ready(LONGEST_SLEEP_S)
             return
@@ -61,15 +68,21 @@ class LearnerWorker(Worker):
         if is_due:
             self._next_report = time.monotonic() + REPORT_EVERY_S
             self.report(report)
+        self.report(*self._core.pop_reports())
 
     def teardown(self) -> None:
-        """End the thread that prepares batches."""
+        """End the threads that prepare batches and write checkpoints."""
         if hasattr(self, "_feeder"):
             self._feeder.close()
+        if hasattr(self, "_writer"):
+            self._writer.close(LAST_WRITE_S)
+            self.report(*self._writer.finished())
+            self.reports.flush_within(0.2)
 
     def _obey(self, command: SaveCheckpoint) -> None:
         self.counters.lap(Timer.LEARNER_TRAIN)
-        self.report(self._core.save(command))
+        self._writer.submit(command, self._core.encode)
+        self.counters.lap(Timer.LEARNER_SAVE)
 
     def _ring_actors(self, actors: set[int]) -> None:
         for actor in actors:

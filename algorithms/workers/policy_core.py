@@ -20,6 +20,7 @@ from algorithms.memory.layout import SharedArrays
 from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.models.inference import PolicyInference
+from utils.failpoints import failpoint
 
 
 class Rows(NamedTuple):
@@ -64,6 +65,7 @@ class PolicyCore:
     def adopt_newest(self) -> bool:
         """Take newer weights if there are any; False as long as none were ever published."""
         if self._weights.publication != self._publication:
+            failpoint("policy-adopt")
             self._publication, self.version = self._weights.read_into(self.inference.received.numpy())
             self.inference.adopt_received()
             self._counters.count(Tally.POLICY_ADOPTIONS)
@@ -78,6 +80,29 @@ class PolicyCore:
         self.requests.answer(slabs)
         self._counters.count(Tally.POLICY_BATCHES)
         self._counters.count(Tally.POLICY_ROWS, len(rows.agent))
+
+    def recall_states(self) -> None:
+        """Work out the recurrent states that a lost predecessor kept, from what it left in the blocks.
+
+        From the last state that is stored there, the observations since then are passed through the network once more.
+        """
+        if not self._sizes.state_size:
+            return
+        slabs, decided = self.requests.decided()
+        # Row 0 of a block holds what the last row of the one before did; its state is stored when it is decided.
+        first = np.maximum(decided - 1, 0) // self._sizes.recurrence * self._sizes.recurrence
+        for offset in range(self._sizes.recurrence):
+            chosen = first + offset < decided
+            if not chosen.any():
+                return
+            actor, split, block, _, asked = (part[chosen] for part in slabs)
+            rows = self._rows_of(Slabs(actor, split, block, (first + offset)[chosen], asked))
+            agents = torch.from_numpy(rows.agent)
+            if offset == 0:
+                self.inference.set_states(agents, self._states.index_select(0, torch.from_numpy(rows.state)))
+            observed = torch.from_numpy(rows.observed)
+            observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
+            self.inference.act(agents, observations, self._fresh.index_select(0, observed))
 
     def _act(self, rows: Rows) -> None:
         observed = torch.from_numpy(rows.observed)

@@ -36,10 +36,13 @@ class PolicyWorker(Worker):
         keep_freed_memory()
         job, sizes, bells = self.job, self.arrays.sizes, self.start.bells
         model = build_actor_critic(job.model, job.spec, job.device)
-        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, job.device, job.seed)
+        # A successor draws other actions than its predecessor drew.
+        seed = job.seed + self.start.generation
+        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, job.device, seed)
         requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
+        self._must_recall = self.start.generation > 0
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
         # Half of the splits step while the other half waits: more than that cannot ask at one time.
@@ -51,6 +54,9 @@ class PolicyWorker(Worker):
         slabs = self._core.requests.open()
         if not len(slabs) or not self._core.adopt_newest():
             return
+        if self._must_recall:
+            self._core.recall_states()
+            self._must_recall = False
         self._core.answer(slabs)
         for actor in np.unique(slabs.actor).tolist():
             self._actor_bells[actor].ring()

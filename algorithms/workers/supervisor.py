@@ -1,4 +1,8 @@
-"""The supervisor: owns every worker, notices at once when one dies or hangs, and ends them all."""
+"""The supervisor: owns every worker, notices at once when one dies or hangs, replaces it, and ends them all.
+
+Order of events when a worker is lost: its exit is seen; what it had reported is read; its blocks go back; what it had
+started is killed; `restarts` decides; its successor is started, now or after a pause, under the next generation.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,34 @@ import contextlib
 import logging
 import os
 import time
-from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import faster_fifo
 import psutil
 
-from algorithms.memory.counters import Phase
+from algorithms.memory import blocks
+from algorithms.memory.counters import Phase, Tally
 from algorithms.memory.layout import SharedArrays
-from algorithms.messages import Command, Failed, Report
+from algorithms.messages import (
+    Command,
+    Failed,
+    Ready,
+    Report,
+    WorkerGivenUp,
+    WorkerLost,
+    WorkerReady,
+    WorkerStarted,
+    WorkerWorks,
+)
 from algorithms.workers import channels
 from algorithms.workers.channels import Inbox, Outbox
+from algorithms.workers.incarnations import FIRST_WORK, WORTH_A_RESTART, Limits, Managed, Recipe, kind_of
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
-from algorithms.workers.placement import Placement
-from algorithms.workers.worker import DUMP_STACKS, Bells, SharedMemoryHandle, WorkerStart, run_worker
+from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
+from algorithms.workers.worker import DUMP_STACKS, Bells, SharedMemoryHandle, WorkerStart, gates, run_worker
+from utils.processes import kill_strangers
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
@@ -35,49 +50,17 @@ FORKSERVER_EXIT_S = 0.1
 log = logging.getLogger(__name__)
 
 
-class Limits(NamedTuple):
-    """How long a worker may show no sign of life, in seconds, by what it is doing."""
+class _Successor(NamedTuple):
+    """A worker that is started again after a pause."""
 
-    setup_s: float = 300.0
-    reset_s: float = 120.0
-    step_s: float = 60.0
-
-    def of(self, phase: Phase) -> float:
-        """The limit that holds now."""
-        if phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.TEARDOWN, Phase.ENDED):
-            return self.setup_s
-        return self.reset_s if phase is Phase.RESET else self.step_s
-
-
-class Recipe(NamedTuple):
-    """How to start one worker, the first time and again."""
-
-    name: str
-    process: int  # place in the shared counters
-    worker_type: str  # "package.module:Class", so that the driver need not import what the worker does
-    job: Any
-    placement: Placement
-
-
-@dataclass
-class Managed:
-    """One worker and what the driver holds of its present incarnation."""
-
+    due: float
     recipe: Recipe
     generation: int
-    process: BaseProcess
-    inbox: Inbox
-    outbox: Outbox
-    last_words: str = ""  # traceback of its Failed report
-
-    @property
-    def pid(self) -> int:
-        """Process id of the present incarnation."""
-        return self.process.pid or 0
+    lost_at: float
 
 
 class Supervisor:
-    """Starts workers, collects their reports, and ends the run when one of them ends by itself."""
+    """Starts workers, collects their reports, replaces those that are lost, and ends the run when that is pointless."""
 
     def __init__(
         self, pad: LaunchPad, arrays: SharedArrays, memory: SharedMemoryHandle, bells: Bells, log_dir: Path
@@ -85,24 +68,27 @@ class Supervisor:
         """Owns nothing yet. `log_dir`: one file per worker."""
         self.limits = Limits()
         self.log_level = logging.INFO
+        self.restarts = RestartPolicy(RestartLimits(), arrays.sizes.actors)
         self._pad = pad
         self._arrays = arrays
         self._memory = memory
         self._bells = bells
         self._log_dir = log_dir
         self._workers: dict[str, Managed] = {}
+        self._successors: list[_Successor] = []
         self._undelivered: list[Report] = []
 
-    def start(self, recipe: Recipe, generation: int = 0) -> Managed:
-        """Start one incarnation of a worker."""
+    def start(self, recipe: Recipe, generation: int = 0, lost_at: float = 0.0) -> Managed:
+        """Start one incarnation of a worker; its predecessor, if there was one, is dead."""
         reports = faster_fifo.Queue(max_size_bytes=channels.REPORT_BYTES)
         commands = faster_fifo.Queue(max_size_bytes=channels.COMMAND_BYTES)
-        place = slice(recipe.process, recipe.process + 1)
-        sent_reports, sent_commands = self._arrays["reports_sent"][place], self._arrays["commands_sent"][place]
-        for counter in (sent_reports, sent_commands, self._arrays["stop"][place]):
-            counter[0] = 0  # what the incarnation before sent is gone with its queues
-        self._arrays["phase"][place] = Phase.NOT_STARTED
-        self._arrays["heartbeat"][place] = time.monotonic()
+        arrays, place = self._arrays, slice(recipe.process, recipe.process + 1)
+        sent_reports, sent_commands = arrays["reports_sent"][place], arrays["commands_sent"][place]
+        # What the incarnation before sent is gone with its queues, and so is a flag that it died with.
+        for name in ("reports_sent", "commands_sent", "stop", "worker_in_queue", "driver_in_queue"):
+            arrays[name][place] = 0
+        arrays["phase"][place] = Phase.NOT_STARTED
+        arrays["heartbeat"][place] = time.monotonic()
         start = WorkerStart(
             name=recipe.name,
             process=recipe.process,
@@ -119,9 +105,11 @@ class Supervisor:
         )
         arguments = (recipe.worker_type, start, recipe.job)
         process = self._pad.context.Process(target=run_worker, args=arguments, name=recipe.name)
-        inbox, outbox = Inbox(reports, sent_reports), Outbox(commands, sent_commands)
+        of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
+        inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         process.start()
-        managed = Managed(recipe, generation, process, inbox, outbox)
+        tallies = arrays["tallies"][recipe.process].copy()
+        managed = Managed(recipe, generation, process, inbox, outbox, tallies, lost_at)
         self._workers[recipe.name] = managed
         return managed
 
@@ -149,37 +137,65 @@ class Supervisor:
                 self._arrays["memory_mb"][worker.recipe.process] = resident / 1e6
 
     def poll(self, timeout_s: float) -> list[Report]:
-        """Collect the reports that arrived.
+        """Collect the reports that arrived; replace the workers that ended or hang.
 
         Raises:
-            RunFailed: a worker has ended or hangs; the message names it and ends with its traceback if it had one.
+            RunFailed: going on is pointless; the message names the worker and ends with its traceback if it had one.
         """
         ended = self._wait_for_exits(timeout_s)
         # Exits are read before the queues are emptied: a failing worker flushes its Failed report before it exits,
         # so a report that exists is always seen together with the exit.
-        self._undelivered += self._drain(ended)  # kept for the next call when this one raises
+        self._undelivered += self._drain(self.workers)  # kept for the next call when this one raises
         if any(worker.process.exitcode == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)
         if dead := self._pad.dead():  # before all others, which die of it
             raise RunFailed(f"{dead} was killed")
+        self._note_first_work()
         for worker in ended:
-            self._replace_or_raise(worker, describe_exit(worker.process.exitcode))
+            self._lose(worker)
         for worker in self._stuck():
-            phase = self._phase(worker).name.lower()
-            limit_s = self.limits.of(self._phase(worker))
-            self._dump_stacks(worker)
-            worker.process.kill()
-            self._replace_or_raise(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
+            limit_s, phase = self.limits.of(self._phase(worker)), self._phase(worker).name.lower()
+            self.dump_stacks([worker])
+            self._condemn(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
+        self._start_successors()
+        for worker in self.workers:
+            worker.outbox.flush()
         reports, self._undelivered = self._undelivered, []
         return reports
 
+    def unblock(self, kind: Kind, why: str) -> None:
+        """Everybody waits for workers of this kind: note where every process is, and replace these."""
+        self.dump_stacks(self.workers)
+        for worker in self.workers:
+            if self._kind(worker) is kind:
+                self._condemn(worker, why)
+
+    def dump_stacks(self, workers: list[Managed]) -> None:
+        """Let workers write the stacks of all their threads to the ends of their logs."""
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.kill(worker.pid, DUMP_STACKS)
+        time.sleep(STACK_DUMP_S)
+
+    def count_blocks(self) -> dict[str, int]:
+        """How many blocks are in each state, and how many nobody who lives can go on with."""
+        sizes = self._arrays.sizes
+        there = {worker.recipe.process for worker in self.workers}
+        actors = {actor for actor in range(sizes.actors) if actor not in there}
+        first = sizes.processes - sizes.policies
+        learners = {policy for policy in range(sizes.policies) if first + policy not in there}
+        return blocks.count_blocks(self._arrays, actors, learners)
+
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """End the actors, so that what is saved next counts every frame there will ever be; their last reports."""
-        actors = self._arrays.sizes.actors
-        return self._retire([worker for worker in self.workers if worker.recipe.process < actors], timeout_s)
+        self._successors = [
+            one for one in self._successors if kind_of(one.recipe, self._arrays.sizes) is not Kind.ACTOR
+        ]
+        return self._retire([worker for worker in self.workers if self._kind(worker) is Kind.ACTOR], timeout_s)
 
     def stop(self, timeout_s: float) -> list[Report]:
         """Ask every worker to end, wait, and kill what is left; their last reports."""
+        self._successors.clear()
         return self._retire(self.workers, timeout_s)
 
     def _retire(self, retiring: list[Managed], timeout_s: float) -> list[Report]:
@@ -200,6 +216,9 @@ class Supervisor:
         return reports
 
     def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
+        now = time.monotonic()
+        for successor in self._successors:
+            timeout_s = min(timeout_s, max(0.0, successor.due - now))
         by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
         ready = connection.wait(list(by_sentinel), timeout=timeout_s)
         ended = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]
@@ -207,27 +226,91 @@ class Supervisor:
             worker.process.join(1.0)
         return ended
 
-    def _drain(self, ended: list[Managed]) -> list[Report]:
+    def _drain(self, workers: list[Managed]) -> list[Report]:
         reports: list[Report] = []
-        for worker in self.workers:
-            killed = worker in ended and (worker.process.exitcode or 0) < 0
-            if killed:
-                continue  # it may have died inside the queue, where we would wait for it for ever
+        for worker in workers:
             for report in worker.inbox.receive():
                 if isinstance(report, Failed):
-                    worker.last_words = report.traceback
-                else:
-                    reports.append(report)
+                    worker.failure = report
+                    continue
+                reports.append(report)
+                if isinstance(report, Ready) and worker.generation:
+                    worker.is_ready = True
+                    seconds = time.monotonic() - worker.lost_at
+                    reports.append(WorkerReady(worker.recipe.name, worker.generation, seconds))
         return reports
 
-    def _replace_or_raise(self, worker: Managed, what: str) -> None:
-        del self._workers[worker.recipe.name]  # the others may still be asked to save what they have
-        cause = f"{worker.recipe.name} {what}"
-        if "by itself" in what:
-            cause += f"; see {self._log_dir / worker.recipe.name}.txt"
-        if worker.last_words:
-            cause = f"{worker.recipe.name} failed\n{worker.last_words.rstrip()}"
-        raise RunFailed(cause)
+    def _lose(self, worker: Managed) -> None:
+        """Clear up behind a worker that has ended, and let its successor be started.
+
+        Raises:
+            RunFailed: it is not replaced, and the run cannot do without it.
+        """
+        recipe, now, kind = worker.recipe, time.monotonic(), self._kind(worker)
+        phase, failure = self._phase(worker), worker.failure
+        what = worker.condemned or describe_exit(worker.process.exitcode)
+        del self._workers[recipe.name]  # the others may still be asked to save what they have
+        if kind is Kind.ACTOR:
+            blocks.give_back(self._arrays, recipe.process)
+        elif kind is Kind.LEARNER:
+            first = self._arrays.sizes.processes - self._arrays.sizes.policies
+            blocks.stop_taking(self._arrays, recipe.process - first)
+        kill_strangers(self._pad.pids)  # what it had started, and what does not die with its parent by itself
+        in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
+        loss = Loss(in_setup, failure is not None, failure is not None and failure.is_final, self._has_worked(worker))
+        decision = self.restarts.judge(recipe.name, kind, loss)
+        cause = _last_line(failure.traceback) if failure else what
+        self._undelivered.append(
+            WorkerLost(recipe.name, worker.generation, "setup" if in_setup else "step", f"{recipe.name} {cause}")
+        )
+        if decision.verdict is Verdict.END:
+            raise RunFailed(self._cause(worker, what, decision.reason))
+        if decision.verdict is Verdict.QUARANTINE:
+            self._arrays["quarantined"][recipe.process] = 1
+            self._undelivered.append(WorkerGivenUp(recipe.name, decision.reason))
+            return
+        successor = _Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
+        self._successors.append(successor)
+
+    def _start_successors(self) -> None:
+        now = time.monotonic()
+        for successor in [one for one in self._successors if one.due <= now]:
+            self._successors.remove(successor)
+            self.start(successor.recipe, successor.generation, successor.lost_at)
+            self._arrays["restarts"][successor.recipe.process] += 1
+            self._undelivered.append(WorkerStarted(successor.recipe.name, successor.generation))
+
+    def _note_first_work(self) -> None:
+        for worker in self.workers:
+            if worker.generation and not worker.is_working and self._did(worker, FIRST_WORK):
+                worker.is_working = True
+                seconds = time.monotonic() - worker.lost_at
+                self._undelivered.append(WorkerWorks(worker.recipe.name, worker.generation, seconds))
+
+    def _has_worked(self, worker: Managed) -> bool:
+        return self._did(worker, WORTH_A_RESTART)
+
+    def _did(self, worker: Managed, what: dict[Kind, Tally]) -> bool:
+        tally = what[self._kind(worker)]
+        return bool(self._arrays["tallies"][worker.recipe.process, tally] > worker.tallies[tally])
+
+    def _condemn(self, worker: Managed, why: str) -> None:
+        """Kill a worker; its exit is seen like any other."""
+        if not worker.condemned:
+            worker.condemned = why
+            worker.process.kill()
+
+    def _cause(self, worker: Managed, what: str, reason: str) -> str:
+        """Why the run ends, its last line the shortest."""
+        name = worker.recipe.name
+        also = f", {reason}" if reason else ""
+        if worker.failure:
+            return f"{name} failed{also}\n{worker.failure.traceback.rstrip()}"
+        see = f"; see {self._log_dir / name}.txt" if "by itself" in what else ""
+        return f"{name} {what}{also}{see}"
+
+    def _kind(self, worker: Managed) -> Kind:
+        return kind_of(worker.recipe, self._arrays.sizes)
 
     def _stuck(self) -> list[Managed]:
         now = time.monotonic()
@@ -235,19 +318,17 @@ class Supervisor:
         return [
             worker
             for worker in self.workers
-            if now - float(beats[worker.recipe.process]) > self.limits.of(self._phase(worker))
+            if not worker.condemned and now - float(beats[worker.recipe.process]) > self.limits.of(self._phase(worker))
         ]
 
     def _phase(self, worker: Managed) -> Phase:
         return Phase(int(self._arrays["phase"][worker.recipe.process]))
 
-    def _dump_stacks(self, worker: Managed) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended just now
-            os.kill(worker.pid, DUMP_STACKS)
-        time.sleep(STACK_DUMP_S)
-        log.error("%s is stuck; its stacks are at the end of its log", worker.recipe.name)
-
     def _ring_all(self) -> None:
         bells = self._bells
         for bell in [*bells.actors, *bells.learners, *(bell for group in bells.policy_workers for bell in group)]:
             bell.ring()
+
+
+def _last_line(traceback: str) -> str:
+    return f"failed: {traceback.strip().splitlines()[-1]}"

@@ -21,7 +21,7 @@ from algorithms.memory.layout import SharedArrays, Sizes
 from algorithms.memory.segment import Segment
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.messages import Failed, Ready, Report
-from algorithms.workers.channels import Inbox, Outbox
+from algorithms.workers.channels import Gate, Inbox, Outbox
 from algorithms.workers.doorbells import Doorbell, SharedDescriptor
 from algorithms.workers.placement import Placement
 from utils import processes
@@ -43,9 +43,12 @@ class SharedMemoryHandle:
     segment: SharedDescriptor
     segment_size: int
     weights: list[SharedDescriptor]  # per policy
+    snapshots: list[SharedDescriptor]  # per policy
 
     @classmethod
-    def of(cls, arrays: SharedArrays, weights: list[WeightsBuffer]) -> SharedMemoryHandle:
+    def of(
+        cls, arrays: SharedArrays, weights: list[WeightsBuffer], snapshots: list[WeightsBuffer]
+    ) -> SharedMemoryHandle:
         """The handle of memory that this process has mapped."""
         segment = arrays.segment
         return cls(
@@ -53,6 +56,7 @@ class SharedMemoryHandle:
             SharedDescriptor(segment.descriptor),
             segment.size,
             [SharedDescriptor(buffer.descriptor) for buffer in weights],
+            [SharedDescriptor(buffer.descriptor) for buffer in snapshots],
         )
 
     def map(self) -> SharedArrays:
@@ -62,6 +66,10 @@ class SharedMemoryHandle:
     def open_weights(self, policy: int) -> WeightsBuffer:
         """The published weights of a policy, in the process that received the handle."""
         return WeightsBuffer(self.weights[policy].descriptor)
+
+    def open_snapshot(self, policy: int) -> WeightsBuffer:
+        """What a policy's next learner would go on from, in the process that received the handle."""
+        return WeightsBuffer(self.snapshots[policy].descriptor)
 
 
 @dataclass
@@ -101,8 +109,9 @@ class Worker:
         self.job = job
         self.arrays = start.memory.map()
         self.counters = WorkerCounters(self.arrays, start.process)
-        self.reports = Outbox(start.reports, self.counters.reports_sent)
-        self.commands = Inbox(start.commands, self.counters.commands_sent)
+        reports, commands = gates(self.arrays, start.process, "worker_in_queue", "driver_in_queue")
+        self.reports = Outbox(start.reports, self.counters.reports_sent, reports)
+        self.commands = Inbox(start.commands, self.counters.commands_sent, commands)
 
     def setup(self) -> None:
         """Build what the work needs. An exception here is not retried for ever."""
@@ -135,11 +144,11 @@ class Worker:
                 self.counters.beat()
                 self.step()
             self.reports.flush_within(1.0)
-        except (Exception, SystemExit):  # an environment that calls sys.exit has failed too
+        except (Exception, SystemExit) as error:  # an environment that calls sys.exit has failed too
             code = EXIT_FAILED
             trace = traceback.format_exc()
             log.error("%s failed in %s\n%s", self.start.name, phase, trace)
-            self.report(Failed(self.start.name, phase, trace))
+            self.report(Failed(self.start.name, phase, trace, getattr(error, "is_final", False)))
             self.reports.flush_within(1.0)
         finally:
             self._end(code)
@@ -156,6 +165,12 @@ class Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # interpreter shutdown of a process with native threads may hang or crash; nothing is left to do
+
+
+def gates(arrays: SharedArrays, process: int, mine: str, theirs: str) -> tuple[Gate, Gate]:
+    """The gates of a process's report and command queue, for the side whose flags are in the array `mine`."""
+    mine_flags, their_flags = arrays[mine][process], arrays[theirs][process]
+    return Gate(mine_flags[:1], their_flags[:1]), Gate(mine_flags[1:], their_flags[1:])
 
 
 def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:

@@ -1,7 +1,8 @@
 """Environments whose optimum is known, and environments that misbehave on purpose: what the tests train on.
 
 `synthetic_<kind>`: the tasks are described in `envs.simulators.synthetic_tasks`, each with its optimum; the faults and
-several agents in `envs.simulators.synthetic_faults` and `synthetic_multi`.
+several agents in `envs.simulators.synthetic_faults` and `synthetic_multi`. `synthetic_unreliable_cartpole` is CartPole
+in the hands of a simulator that fails now and then.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ KINDS = (
     "crashing",
     "hanging",
     "exit",
+    "bad_data",
+    "unreliable_cartpole",
     "multi",
 )
 NAMES = tuple(_PREFIX + kind for kind in KINDS)
+BAD_DATA = ("nan_observation", "inf_observation", "nan_reward", "shape", "dtype")
+_FAULTY = "crashing, hanging, exit, bad_data"
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,28 @@ class SyntheticOptions:
     synthetic_slow_ms: float = option(20.0, "slow: how long a step of that one takes", minimum=0.0)
     synthetic_busy: bool = option(False, "slow, uneven: compute instead of sleeping, as a simulator does")
     synthetic_fault_probability: float = option(
-        0.0, "crashing, hanging, exit: chance of the fault in each step", minimum=0.0, maximum=1.0
+        0.0, f"{_FAULTY}, unreliable_cartpole: chance of the fault in each step", minimum=0.0, maximum=1.0
     )
     synthetic_fault_step: int = option(
-        -1, "crashing, hanging, exit: the step, counted from 0 since it was built, of a certain fault; -1: none"
+        -1, f"{_FAULTY}: the step, counted from 0 since it was built, of a certain fault; -1: none"
     )
-    synthetic_fault_env: int = option(-1, "crashing, hanging, exit: the only env_id to fail; -1: all")
-    synthetic_stall_seconds: float = option(5.0, "hanging: how long the step of the fault takes", minimum=0.0)
+    synthetic_fault_env: int = option(-1, f"{_FAULTY}: the only env_id to fail; -1: all")
+    synthetic_fault_in: str = option(
+        "step",
+        f"{_FAULTY}: what the fault comes with; reset: in resets, with the chance of a step",
+        choices=("step", "reset"),
+    )
+    synthetic_bad_data: str = option(
+        "nan_observation", "bad_data: what is wrong in the step of the fault", choices=BAD_DATA
+    )
+    synthetic_stall_probability: float = option(
+        0.0, "unreliable_cartpole: chance of a stall in each step", minimum=0.0, maximum=1.0
+    )
+    synthetic_stall_seconds: float = option(
+        5.0,
+        "hanging: how long the step of the fault takes; unreliable_cartpole: at most, 0.4 of it at least",
+        minimum=0.0,
+    )
     synthetic_exit_code: int = option(7, "exit: the code that the process ends with", minimum=0, maximum=255)
 
 
@@ -83,6 +103,8 @@ def make(name: str, options: SyntheticOptions, context: EnvContext) -> Any:
         "crashing": synthetic_faults.Crashing,
         "hanging": synthetic_faults.Hanging,
         "exit": synthetic_faults.Exit,
+        "bad_data": synthetic_faults.BadData,
+        "unreliable_cartpole": synthetic_faults.unreliable_cartpole,
         "multi": synthetic_multi.MultiIdentity,
     }
     return classes[kind](options, context)
@@ -91,6 +113,11 @@ def make(name: str, options: SyntheticOptions, context: EnvContext) -> Any:
 def defaults(name: str) -> dict[str, Any]:
     """A small network, many environments, short rollouts; memory and a convolution only where the task needs them."""
     kind = _kind(name)
+    if kind == "unreliable_cartpole":
+        from envs.families import classic
+
+        faults = {"synthetic_fault_probability": 1e-3, "synthetic_stall_probability": 5e-4}
+        return classic.defaults("CartPole-v1") | faults
     values: dict[str, Any] = {
         "encoder": "mlp",
         "mlp_layers": "64,64",

@@ -1,4 +1,7 @@
-"""Environments that are slow, crash, stall or end their process. Besides, all of them play `identity`, optimum L."""
+"""Environments that are slow, crash, stall, end their process or give bad data.
+
+Besides, all of them play `identity`, optimum L, but for the unreliable CartPole.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 import time
 from abc import abstractmethod
 from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
 
 from envs.api import EnvContext
 from envs.families.synthetic import SyntheticOptions
@@ -54,22 +61,34 @@ class Uneven(Slow):
 
 
 class _Faulty(Identity):
-    """A fault in the step that was asked for, and in others by chance."""
+    """A fault in the step or reset that was asked for, and in others by chance."""
 
     def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
         super().__init__(options, context)
         self.is_sound = options.synthetic_fault_env not in (-1, context.env_id)
+        self.fails_in_reset = options.synthetic_fault_in == "reset"
         self.total_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode, if the fault lets it."""
+        started = super().reset(seed=seed, options=options)  # first: it seeds the chance of a fault
+        if self.fails_in_reset and self.is_struck():
+            self.fail()
+        return started
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step, if the fault lets it."""
-        is_due = self.total_steps == self.options.synthetic_fault_step
-        probability = self.options.synthetic_fault_probability
-        is_struck = probability > 0 and self.np_random.random() < probability
-        self.total_steps += 1
-        if (is_due or is_struck) and not self.is_sound:
+        if not self.fails_in_reset and self.is_struck():
             self.fail()
         return super().step(action)
+
+    def is_struck(self) -> bool:
+        """The fault comes now."""
+        is_due = self.total_steps == self.options.synthetic_fault_step
+        probability = self.options.synthetic_fault_probability
+        has_bad_luck = probability > 0 and self.np_random.random() < probability
+        self.total_steps += 1
+        return (is_due or has_bad_luck) and not self.is_sound
 
     @abstractmethod
     def fail(self) -> None:
@@ -98,3 +117,66 @@ class Exit(_Faulty):
     def fail(self) -> None:
         """No clean-up, no exception."""
         os._exit(self.options.synthetic_exit_code)
+
+
+class BadData(_Faulty):
+    """Gives what its spaces do not declare. Sees its number as an array of one float."""
+
+    def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
+        super().__init__(options, context)
+        self.observation_space = spaces.Box(0, options.synthetic_size, (1,), np.float32)
+        self.damage = ""
+
+    def fail(self) -> None:
+        """Damage what is given next."""
+        self.damage = self.options.synthetic_bad_data
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode with what may be damaged."""
+        self.damage = ""
+        observation, info = super().reset(seed=seed, options=options)
+        return self._damaged(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step, whose results may be damaged."""
+        self.damage = ""
+        observation, reward, terminated, truncated, info = super().step(action)
+        return (
+            self._damaged(observation),
+            np.nan if self.damage == "nan_reward" else reward,
+            terminated,
+            truncated,
+            info,
+        )
+
+    def _damaged(self, observation: Any) -> np.ndarray:
+        sound = np.array([observation], np.float32)
+        damaged = {
+            "nan_observation": np.full(1, np.nan, np.float32),
+            "inf_observation": np.full(1, np.inf, np.float32),
+            "shape": np.zeros((), np.float32),  # numpy would stretch it without a word
+            "dtype": np.zeros(1, np.complex64),
+        }
+        return damaged.get(self.damage, sound)
+
+
+class Unreliable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises in some steps and stalls in others, by chance."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], options: SyntheticOptions) -> None:
+        super().__init__(env)
+        self.options = options
+
+    def step(self, action: Any) -> Any:
+        """One step, if nothing happens."""
+        options, chance = self.options, self.np_random.random()
+        if chance < options.synthetic_fault_probability:
+            raise RuntimeError("the simulator lost its connection")
+        if chance < options.synthetic_fault_probability + options.synthetic_stall_probability:
+            time.sleep(options.synthetic_stall_seconds * self.np_random.uniform(0.4, 1.0))
+        return super().step(action)
+
+
+def unreliable_cartpole(options: SyntheticOptions, context: EnvContext) -> Unreliable:
+    """CartPole-v1, optimum 500."""
+    return Unreliable(gymnasium.make("CartPole-v1", disable_env_checker=True), options)

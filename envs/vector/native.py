@@ -15,7 +15,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envs.adapters import complete_spec, declares_info_mask, failure, fill_common_case, first_seed
-from envs.api import ACTION_MASK, EnvContext, RewardShaping, StepArrays, TrainingProgressListener
+from envs.api import (
+    ACTION_MASK,
+    EnvContext,
+    EnvError,
+    MisfitError,
+    RewardShaping,
+    StepArrays,
+    TrainingProgressListener,
+)
+from envs.faults import FaultKeeper, ValueCheck
 from envs.spaces import ActionLayout, ObservationLayout, random_actions
 from envs.wrappers import find_ability
 from utils.options import ConfigError
@@ -32,8 +41,13 @@ class VectorEnvAdapter:
     its environments raised is not known: errors name the first.
     """
 
-    def __init__(self, env: Any, contexts: Sequence[EnvContext]) -> None:
+    def __init__(self, env: Any, contexts: Sequence[EnvContext], faults: FaultKeeper | None = None) -> None:
         """Adapt an environment built for the first of `contexts`.
+
+        Args:
+            env: all environments in one.
+            contexts: of each of them.
+            faults: when given, numbers are looked at. Nothing is mended: one of these cannot be built anew alone.
 
         Raises:
             ConfigError: another autoreset mode, or not one environment per context.
@@ -51,6 +65,7 @@ class VectorEnvAdapter:
                 f"build as many as the field vector_size of its context says"
             )
         self.env, self.num_envs = env, len(contexts)
+        self._contexts, self._checks_values = list(contexts), faults is not None
         self._seed: int | list[int | None] | None = first_seed(contexts[0])
         if contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
             self._seed = [first_seed(context) for context in contexts]
@@ -64,17 +79,23 @@ class VectorEnvAdapter:
         self._mask_in_info = mask_in_info
         self.spec = complete_spec(self._layout, self._actions, 1, mask_in_info)
         self._has_ended = np.zeros(self.num_envs, np.bool_)
+        self._values = ValueCheck(self.spec, self.num_envs)
         self._is_closed = False
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
         observations, infos = self._reset_env()
         self._has_ended = np.zeros(self.num_envs, np.bool_)
-        self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
+        try:
+            self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
+        except MisfitError as error:
+            raise self._failure("reset", error) from error
         out.fresh.fill(1)
         out.final.fill(0)
         out.active.fill(1)
         self._read_state(infos, out)
+        if self._checks_values:
+            self._check_values(out, "reset", with_rewards=False)
 
     def _reset_env(self) -> tuple[Any, dict[str, Any]]:
         if self._early is not None:
@@ -84,8 +105,17 @@ class VectorEnvAdapter:
         try:
             observations, infos = self.env.reset(seed=seed)
         except Exception as error:
-            raise failure(0, "reset", error) from error
+            raise self._failure("reset", error) from error
         return observations, infos
+
+    def _failure(self, phase: str, error: Exception, row: int = 0) -> EnvError:
+        return failure(row, phase, error, self._contexts[row])
+
+    def _check_values(self, out: StepArrays, phase: str, *, with_rewards: bool = True) -> None:
+        for row in range(self.num_envs):
+            misfit = self._values.misfit(out, slice(row, row + 1), with_rewards=with_rewards)
+            if misfit is not None:
+                raise self._failure(phase, misfit, row) from misfit
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
@@ -94,7 +124,7 @@ class VectorEnvAdapter:
             observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
             self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
         except Exception as error:
-            raise failure(0, "step", error) from error
+            raise self._failure("step", error) from error
         fill_common_case(out)
         self._read_state(infos, out)
         if "num_frames" in infos:
@@ -108,6 +138,8 @@ class VectorEnvAdapter:
         out.fresh[:] = starts
         out.final[:] = self._has_ended
         out.active[self._has_ended] = 1
+        if self._checks_values and not self._values.passes(out):
+            self._check_values(out, "step")
         return self._row_infos(infos)
 
     def _read_state(self, infos: dict[str, Any], out: StepArrays) -> None:
@@ -170,7 +202,7 @@ class VectorEnvAdapter:
         try:
             self.env.close()
         except Exception as error:
-            raise failure(0, "close", error) from error
+            raise self._failure("close", error) from error
 
 
 def scratch_results(out: StepArrays) -> StepArrays:

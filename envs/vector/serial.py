@@ -2,29 +2,60 @@
 
 It suits environments that are cheap or that need no guarding; the bookkeeping is about a microsecond per environment.
 Nothing here depends on time or on which process runs it: an environment's episodes follow from its context alone.
+
+With a `FaultKeeper`, an environment that fails is mended in its place: in `step`, its rows lose that step; in a reset,
+nothing is lost, for what came before it stands.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case
-from envs.api import ACTION_MASK, EnvContext, EnvError, RewardShaping, StepArrays, TrainingProgressListener
+from envs.api import (
+    ACTION_MASK,
+    BadEnvDataError,
+    EnvContext,
+    EnvError,
+    MisfitError,
+    RewardShaping,
+    StepArrays,
+    TrainingProgressListener,
+)
+from envs.faults import FaultKeeper, ValueCheck
 from envs.spaces import random_actions
 from envs.wrappers import find_ability
 from utils.options import ConfigError
+
+# An environment that calls sys.exit has failed like one that raises.
+FAILURES = (Exception, SystemExit)
+
+log = logging.getLogger(__name__)
 
 
 class SerialVecEnv:
     """A `BatchEnv` of single (Gymnasium) or parallel (PettingZoo) environments, all of one kind."""
 
-    def __init__(self, envs: Sequence[Any], contexts: Sequence[EnvContext]) -> None:
+    def __init__(
+        self,
+        envs: Sequence[Any],
+        contexts: Sequence[EnvContext],
+        faults: FaultKeeper | None = None,
+        build: Callable[[EnvContext], Any] | None = None,
+    ) -> None:
         """Adapt environments that were built for these contexts.
+
+        Args:
+            envs: one per context.
+            contexts: which of all environments of the run these are.
+            faults: decides about failures; None: the first one is raised, and numbers are not looked at.
+            build: builds one environment anew; needed with `faults`.
 
         Raises:
             UnsupportedSpaceError: a space that cannot be trained on.
@@ -35,51 +66,154 @@ class SerialVecEnv:
             _adapter(env, index, context) for index, (env, context) in enumerate(zip(envs, contexts, strict=True))
         ]
         first = self._adapters[0]
-        for adapter in self._adapters[1:]:
-            if adapter.spec != first.spec:
-                raise ConfigError(
-                    f"environment {adapter.env_index} differs from environment 0: {adapter.spec} and {first.spec}; all "
-                    f"environments of a run must have the same spaces"
-                )
         self.num_envs = len(self._adapters)
         self.spec = first.spec
+        for adapter in self._adapters[1:]:
+            self._require_same_spec(adapter)
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
         agents = self.spec.agents_per_env
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
-        listeners = [find_ability(env, TrainingProgressListener) for env in envs]
-        self._listeners = [listener for listener in listeners if listener is not None]
-        shapings = [find_ability(env, RewardShaping) for env in envs]
-        self._shapings = [shaping for shaping in shapings if shaping is not None]
+        self._find_abilities()
+        self._told: dict[str, Any] = {}  # what environments were told last, for one that takes another's place
         self._is_closed = False
+        self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
+        self._contexts = list(contexts)
+        self._num_steps = 0
+        self._last_failures: dict[int, tuple[int, int]] = {}  # place -> step, failures in a row
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments as they were built."""
+        return [adapter.env for adapter in self._adapters]
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
         out.final.fill(0)
         out.active.fill(1)
         target = Target(self._layout.views(out.observations), out, {})
-        for index, adapter in enumerate(self._adapters):
-            try:
-                adapter.start(index * self.spec.agents_per_env, target)
-            except EnvError:
-                raise
-            except Exception as error:
-                raise failure(index, "reset", error) from error
+        for index in range(self.num_envs):
+            self._start(index, index * self.spec.agents_per_env, target)
         out.fresh.fill(1)
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
         fill_common_case(out)
         target = Target(self._layout.views(out.observations), out, {})
-        row = 0
-        try:
-            for (step, row), action in zip(self._slots, self._per_env(actions), strict=True):
-                step(action, row, target)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise failure(row // self.spec.agents_per_env, "step", error) from error
+        self._num_steps += 1
+        self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
+        if self._faults is not None and not self._values.passes(out):
+            agents = self.spec.agents_per_env
+            for index in sorted({row // agents for row in self._values.bad_rows(out)}):
+                self._check_values(index, index * agents, target)
         return target.infos
+
+    def _step_all(self, steps: Iterable[Any], target: Target) -> None:
+        """Step every environment that is left in `steps`; mend those that fail."""
+        row = 0
+        while True:
+            try:
+                for (step, row), action in steps:
+                    step(action, row, target)
+                return
+            except FAILURES as error:
+                self._mend(row // self.spec.agents_per_env, row, error, target)
+
+    def _start(self, index: int, first_row: int, target: Target) -> None:
+        """Begin an episode of one environment."""
+        try:
+            self._adapters[index].start(first_row, target)
+        except FAILURES as error:
+            self._mend(index, first_row, error, target)
+        if self._faults is not None:
+            self._check_values(index, first_row, target, with_rewards=False)
+
+    def _check_values(self, index: int, first_row: int, target: Target, *, with_rewards: bool = True) -> None:
+        rows = self._rows(first_row)
+        misfit = self._values.misfit(target.out, rows, with_rewards=with_rewards)
+        if misfit is not None:
+            self._mend(index, first_row, misfit, target)
+
+    def _rows(self, first_row: int) -> slice:
+        return slice(first_row, first_row + self.spec.agents_per_env)
+
+    def _mend(self, index: int, first_row: int, error: BaseException, target: Target) -> None:
+        """Put a sound environment where one failed, at the beginning of an episode.
+
+        Raises:
+            EnvError: nobody mends, or it failed too often.
+        """
+        failed: EnvError | None = self._failure(index, error, target)
+        assert failed is not None
+        if self._faults is None or self._build is None:
+            raise failed
+        if failed.phase == "step":
+            _lose_step(self._rows(first_row), target)
+        with self._faults.repairing():
+            while failed is not None:
+                last_step, in_a_row = self._last_failures.get(index, (-2, 0))
+                sound_steps = self._num_steps - last_step - (failed.phase == "step")
+                in_a_row = 1 if sound_steps > 0 else in_a_row + 1
+                self._last_failures[index] = self._num_steps, in_a_row
+                self._faults.take(failed, in_a_row)
+                failed = self._begin_anew(index, first_row, failed, target)
+
+    def _begin_anew(self, index: int, first_row: int, failed: EnvError, target: Target) -> EnvError | None:
+        """Start one environment again, built anew if it raised; how that failed."""
+        rows = self._rows(first_row)
+        try:
+            if not isinstance(failed, BadEnvDataError):
+                self._rebuild(index)
+            target.out.final[rows], target.out.active[rows] = 0, 1
+            self._adapters[index].start(first_row, target)
+            misfit = self._values.misfit(target.out, rows, with_rewards=False)
+        except FAILURES as error:
+            return self._failure(index, error, target)
+        return None if misfit is None else self._failure(index, misfit, target)
+
+    def _failure(self, index: int, error: BaseException, target: Target) -> EnvError:
+        if isinstance(error, EnvError):
+            return error
+        began_episode = self._adapters[index].latest_start is target
+        is_reset = began_episode and not (isinstance(error, MisfitError) and error.key == "reward")
+        return failure(index, "reset" if is_reset else "step", error, self._contexts[index])
+
+    def _rebuild(self, index: int) -> None:
+        """Another environment takes the place of one, which knows what that one was told."""
+        old = self._adapters[index]
+        try:
+            old.close()
+        except FAILURES as error:
+            log.debug("an environment that had failed could not be closed: %s", error)
+        context = self._contexts[index]
+        context = self._contexts[index] = context._replace(attempt=context.attempt + 1)
+        assert self._build is not None
+        try:
+            adapter = _adapter(self._build(context), index, context)
+            self._require_same_spec(adapter)
+        except FAILURES as error:
+            raise failure(index, "make", error, context) from error
+        adapter.remembers_randomness = old.remembers_randomness
+        self._adapters[index] = adapter
+        self._slots[index] = (adapter.step, self._slots[index][1])
+        self._find_abilities()
+        if "progress" in self._told:
+            self.set_training_progress(self._told["progress"])
+        if "shaping" in self._told:
+            self.set_reward_shaping(self._told["shaping"])
+
+    def _require_same_spec(self, adapter: SingleEnvAdapter | ParallelEnvAdapter) -> None:
+        if adapter.spec != self.spec:
+            raise ConfigError(
+                f"environment {adapter.env_index} differs from environment 0: {adapter.spec} and {self.spec}; all "
+                f"environments of a run must have the same spaces"
+            )
+
+    def _find_abilities(self) -> None:
+        listeners = [find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters]
+        self._listeners = [listener for listener in listeners if listener is not None]
+        shapings = [find_ability(adapter.env, RewardShaping) for adapter in self._adapters]
+        self._shapings = [shaping for shaping in shapings if shaping is not None]
 
     def _per_env(self, actions: np.ndarray) -> Any:
         """[E, W] -> for each environment what its adapter takes: an action, or a list with one per agent."""
@@ -112,29 +246,31 @@ class SerialVecEnv:
 
     def _advance(self, index: int, rng: np.random.Generator, num_steps: int, out: StepArrays, deadline: float) -> None:
         """Take one environment some random steps; `out` holds its rows only."""
-        adapter: Any = self._adapters[index]
-        target = Target(self._layout.views(out.observations), out, {})
-        try:
-            for _ in range(num_steps):
-                if time.monotonic() >= deadline:
-                    break
-                mask = out.observations.get(ACTION_MASK)
-                actions = random_actions(self.spec.actions, rng, self.spec.agents_per_env, mask)
-                fill_common_case(out)
-                adapter.step(next(iter(self._per_env(actions))), 0, target)
-            if adapter.is_between_episodes:
-                fill_common_case(out)
-                adapter.start(0, target)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise failure(index, "step", error) from error
+        views = self._layout.views(out.observations)
+        for _ in range(num_steps):
+            if time.monotonic() >= deadline:
+                break
+            mask = out.observations.get(ACTION_MASK)
+            actions = random_actions(self.spec.actions, rng, self.spec.agents_per_env, mask)
+            fill_common_case(out)
+            target = Target(views, out, {})
+            self._num_steps += 1
+            try:
+                self._slots[index][0](next(iter(self._per_env(actions))), 0, target)
+            except FAILURES as error:
+                self._mend(index, 0, error, target)
+            if self._faults is not None:
+                self._check_values(index, 0, target)
+        if self._adapters[index].is_between_episodes:
+            fill_common_case(out)
+            self._start(index, 0, Target(views, out, {}))
         out.active[out.final == 1] = 0  # an agent that was truncated before the others takes no part any more
         out.final.fill(0)
         out.fresh.fill(1)
 
     def set_training_progress(self, env_frames: int) -> None:
         """Tell every environment that wants to know how many frames the run has seen."""
+        self._told["progress"] = env_frames
         for listener in self._listeners:
             listener.set_training_progress(env_frames)
 
@@ -144,6 +280,7 @@ class SerialVecEnv:
 
     def set_reward_shaping(self, weights: dict[str, float]) -> None:
         """Hand new weights to every environment that has any."""
+        self._told["shaping"] = weights
         for shaping in self._shapings:
             shaping.set_reward_shaping(weights)
 
@@ -174,7 +311,7 @@ class SerialVecEnv:
                 first_failure = first_failure or (index, error)
         if first_failure:
             failed_index, cause = first_failure
-            raise failure(failed_index, "close", cause) from cause
+            raise failure(failed_index, "close", cause, self._contexts[failed_index]) from cause
 
 
 def _adapter(env: Any, index: int, context: EnvContext) -> SingleEnvAdapter | ParallelEnvAdapter:
@@ -203,4 +340,15 @@ def _rows_of(out: StepArrays, index: int, agents: int) -> StepArrays:
         terminated=np.zeros(agents, np.uint8),
         truncated=np.zeros(agents, np.uint8),
         frames=np.zeros(agents, np.int32),
+        crashed=np.zeros(agents, np.uint8),
     )
+
+
+def _lose_step(rows: slice, target: Target) -> None:
+    """What a step says of rows whose environment failed in it."""
+    out = target.out
+    for array in (out.rewards, out.terminated, out.truncated, out.frames):
+        array[rows] = 0
+    out.crashed[rows] = 1
+    for row in range(rows.start, rows.stop):
+        target.infos.pop(row, None)

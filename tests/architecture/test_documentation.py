@@ -32,6 +32,8 @@ FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
     "tasks", "seeds", "out", "peer", "peer_python", "rounds", "seconds",
     "plot", "report_only", "update", PLACEHOLDER,
+    "kills", "kinds", "signals", "interval", "heartbeat", "undisturbed", "failpoints", "each_failpoint", "bars",
+    "moments", "ways",
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@ import hashlib
 import math
 import os
 import pickle
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,7 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.checkpoints import CheckpointError, is_intact, list_checkpoints, load, load_newest_valid, save
+from algorithms.checkpoints import (
+    CheckpointError,
+    encode,
+    is_intact,
+    list_checkpoints,
+    load,
+    load_newest_valid,
+    save,
+    where_not_finite,
+    write,
+)
+from utils.failpoints import VARIABLE
 
 
 def payload(seed=0, size=300):
@@ -264,6 +277,70 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path
     assert "the older checkpoints are untouched" in done.stdout
     assert names(tmp_path) == ["checkpoint_000000000001_000000000000001.pth"]
     assert load_newest_valid(tmp_path).train_step == 1
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_late_leaves_the_older_checkpoints_and_the_next_save_succeeds(tmp_path, monkeypatch, call):
+    save(tmp_path, "latest", 1, 1, payload())
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(CheckpointError, match=r"Input/output error.*the older checkpoints are untouched"):
+            save(tmp_path, "latest", 2, 2, payload(), keep=1)
+    assert load_newest_valid(tmp_path).train_step == 1 and len(names(tmp_path)) == 1
+    assert load(save(tmp_path, "latest", 3, 3, payload())).train_step == 3
+
+
+def test_a_folder_that_vanished_is_made_again(tmp_path):
+    folder = tmp_path / "experiment" / "checkpoint_p0"
+    for step in (1, 2):
+        save(folder, "latest", step, step, payload())
+        shutil.rmtree(tmp_path / "experiment")
+    save(folder, "milestone", 3, 3, payload())
+    assert load(list_checkpoints(folder, "milestone")[0]).train_step == 3
+
+
+def test_what_is_encoded_does_not_follow_the_tensors(tmp_path):
+    content = payload()
+    encoded = encode("best", 4, 5, content, metric=1.5)
+    expected = content["model"]["w"].clone()
+    content["model"]["w"].zero_()
+    found = load(write(tmp_path, encoded))
+    assert torch.equal(found.payload["model"]["w"], expected)
+    assert (found.train_step, found.env_steps, found.metric, found.path.name[:5]) == (4, 5, 1.5, "best_")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_found_wherever_they_are(bad):
+    content = payload() | {"moments": [torch.zeros(3), (torch.zeros(2), {"x": torch.tensor([1.0, bad, bad])})]}
+    told = where_not_finite(content, "payload")
+    assert told == "payload['moments'][1][1]['x'] has 2 of 3 numbers that are not finite"
+    content["moments"][1][1]["x"].zero_()
+    assert where_not_finite(content, "payload") is None
+    content["model"]["half"][7] = bad
+    assert where_not_finite(content, "payload").startswith("payload['model']['half'] has 1 of 300")
+
+
+@pytest.mark.parametrize(
+    ("place", "newest"), [("half-written", 1), ("before-fsync", 1), ("before-rename", 1), ("after-rename", 2)]
+)
+def test_a_death_at_any_moment_leaves_a_checkpoint_and_the_next_save_clears_up(tmp_path, place, newest):
+    save(tmp_path, "latest", 1, 1, payload())
+    code = f"""
+        import pathlib, torch
+        from algorithms.checkpoints import save
+        save(pathlib.Path({str(tmp_path)!r}), "latest", 2, 2, {{"x": torch.zeros(100_000)}}, keep=1)
+    """
+    environment = os.environ | {VARIABLE: f"checkpoint-{place}=kill@1"}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert load_newest_valid(tmp_path).train_step == newest
+    assert len(names(tmp_path)) == 2  # the old one, and the new one under its temporary or its own name
+    save(tmp_path, "latest", 3, 3, payload(), keep=1)
+    assert [load(path).train_step for path in list_checkpoints(tmp_path)] == [3] and len(names(tmp_path)) == 1
 
 
 def test_what_a_killed_writer_left_is_cleared_by_the_next_save(tmp_path):

@@ -117,7 +117,7 @@ def _is_running(process: psutil.Process) -> bool:
 
 def _title(process: psutil.Process) -> str:
     words = process.cmdline()
-    if words and "guardian.py" in words[-1]:
+    if any("guardian.py" in word for word in words):
         return "guardian"
     match = re.search(r"multiprocessing\.(\w+) import", " ".join(words))
     return match.group(1) if match else " ".join(words).strip()

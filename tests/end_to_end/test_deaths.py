@@ -1,4 +1,4 @@
-"""What happens when a process of a run dies or hangs: the run ends at once, says why, and leaves nothing behind."""
+"""What happens when a process of a run dies or hangs: it is replaced, or the run ends; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,29 +9,141 @@ import pytest
 
 from algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL, wait_for_end
+from utils.files import read_json_lines
 
 WORKERS = ["actor-01", "policy-0-0", "learner-0"]
+FINAL = "--max_failures_in_a_row=0"  # the first loss ends the run
 
 
-@pytest.mark.parametrize("title", [*WORKERS, "guardian", "forkserver"])
-def test_a_killed_process_ends_the_run_within_two_seconds_and_is_named(start, title):
+def events(run, event):
+    """Records of one kind in events.jsonl."""
+    path = run.folder / "events.jsonl"
+    return [record for record in read_json_lines(path) if record["event"] == event] if path.exists() else []
+
+
+@pytest.mark.parametrize("title", WORKERS)
+def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
+    run = start(*SMALL, "--snapshot_every_sec=1")
+    run.wait_for_training(frames=3000)
+    before = run.status()
+    run.kill(title)
+    [works] = run.wait_for(lambda: events(run, "working"))
+    assert (works["worker"], works["generation"]) == (title, 1)
+    goal = before["env_frames"] + 20_000
+    run.wait_for(lambda: run.status()["env_frames"] > goal)
+    status = run.status()
+    assert status["troubles"]["restarts"] == 1 and status["blocks"]["lost"] == 0
+    assert status["policies"][0]["train_steps"] > before["policies"][0]["train_steps"]
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert f"{title} was killed by SIGKILL (kill -9, or the system ran out of memory), in step" in run.output
+    assert f"{title} works again" in run.output and "restarts 1" in run.output
+    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_steps >= goal
+
+
+def test_counters_never_go_back_and_no_frame_counts_twice_while_workers_are_killed(start):
+    run = start(*SMALL)
+    run.wait_for_training()
+    seen = []
+    for title in [*WORKERS, "actor-00", "learner-0"]:
+        run.wait_for(lambda title=title: title in run.tree())
+        run.kill(title)
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            seen.append(run.status())
+            time.sleep(0.1)
+    run.signal(signal.SIGINT)
+    assert run.end() == 130
+    for counter in (
+        lambda status: status["env_frames"],
+        lambda status: status["train_seconds"],
+        lambda status: status["policies"][0]["train_steps"],
+        lambda status: status["policies"][0]["episodes"],
+        lambda status: status["troubles"]["restarts"],
+    ):
+        values = [counter(status) for status in seen]
+        assert values == sorted(values) and values[-1] > values[0]
+    # Every frame of CartPole is a step of reward 1: episodes told of cannot hold more frames than were counted.
+    assert run.status()["env_frames"] < 1.5e6
+
+
+@pytest.mark.parametrize("title", WORKERS)
+def test_without_restarts_a_killed_worker_ends_the_run_within_two_seconds_and_is_named(start, title):
+    run = start(*SMALL, FINAL)
+    run.wait_for_training()
+    run.kill(title)
+    began = time.monotonic()
+    assert run.end() == 1
+    assert time.monotonic() - began < 2.5
+    last_line = run.output.strip().splitlines()[-1]
+    assert f"{title} was killed" in last_line, last_line
+
+
+@pytest.mark.parametrize("title", ["guardian", "forkserver"])
+def test_a_run_that_cannot_replace_anybody_any_more_ends_within_two_seconds(start, title):
     run = start(*SMALL)
     run.wait_for_training()
     run.kill(title)
     began = time.monotonic()
     assert run.end() == 1
-    assert time.monotonic() - began < 2.0
-    last_line = run.output.strip().splitlines()[-1]
-    assert f"{title} was killed" in last_line, last_line
+    assert time.monotonic() - began < 2.5
+    assert f"{title} was killed" in run.output.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("title", ["actor-01", "policy-0-0"])
-def test_what_was_learned_is_saved_when_somebody_else_dies(start, title):
-    run = start(*SMALL)
+def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title):
+    run = start(*SMALL, FINAL)
     run.wait_for_training(frames=3000)
     run.kill(title)
     assert run.end() == 1
     assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > 0
+
+
+def test_sigusr1_saves_and_the_run_goes_on(start):
+    run = start(*SMALL)
+    run.wait_for_training(frames=3000)
+    folder = run.folder / "checkpoint_p0"
+    assert not checkpoints.list_checkpoints(folder)
+    version = run.status()["policies"][0]["train_steps"]
+    run.signal(signal.SIGUSR1)
+    [path] = run.wait_for(lambda: checkpoints.list_checkpoints(folder))
+    assert checkpoints.load(path).train_step >= version
+    frames = run.status()["env_frames"]
+    run.wait_for(lambda: run.status()["env_frames"] > frames)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert "SIGUSR1: saving, and going on" in run.output
+
+
+def test_who_holds_everybody_up_without_a_sign_of_death_is_found_and_replaced(start, tmp_path):
+    """An environment that waits in a reset for an hour once in its life; its heartbeat may be silent for so long."""
+    (tmp_path / "stalls.py").write_text(
+        "import gymnasium, pathlib, time\n"
+        "class Stalls(gymnasium.Wrapper):\n"
+        "    steps = 0\n"
+        "    def step(self, action):\n"
+        "        self.steps += 1\n"
+        f"        trap = pathlib.Path({str(tmp_path)!r}) / 'trap'\n"
+        "        if self.steps % 50 == 0 and trap.exists():\n"
+        "            time.sleep(3600)\n"
+        "        return self.env.step(action)\n"
+        "def make_env():\n"
+        "    return Stalls(gymnasium.make('CartPole-v1'))\n"
+    )
+    run = start(*SMALL, "--use_rnn=False", "--stall_timeout_seconds=3", env="stalls:make_env")
+    run.wait_for_training(frames=3000)
+    (tmp_path / "trap").touch()
+    [stall] = run.wait_for(lambda: events(run, "stall"))
+    assert stall["culprits"] == "actor" and stall["what"] == "no environment frame for 3 s"
+    (tmp_path / "trap").unlink()
+    frames = run.status()["env_frames"]
+    run.wait_for(lambda: run.status()["env_frames"] > frames)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert "no environment frame for 3 s: environments do not return from a step or a reset" in run.output
+    log = (run.folder / "log" / "actor-00.txt").read_text()
+    assert "stalls.py" in log  # the stack shows where it hangs
 
 
 def test_nothing_outlives_a_killed_driver(start):
@@ -47,45 +159,37 @@ def test_nothing_outlives_a_killed_driver(start):
 
 def test_no_doom_engine_outlives_a_killed_actor_or_driver(start):
     options = ("--num_workers=2", "--num_envs_per_worker=2", "--batch_size=128", "--hidden_size=32", "--device=cpu")
-    for title in ("actor-00", "appo driver"):
-        run = start(*options, "--restart_behavior=overwrite", env="doom_basic")
-        run.wait_for_training()
-        family = list(run.tree().values())
-        engines = [process for process in family if "vizdoom" in process.name().lower()]
-        assert len(engines) == 4
-        run.kill(title)
-        assert not wait_for_end(family[1:], seconds=2.0)
-        assert run.end() in (1, -signal.SIGKILL)
+    run = start(*options, env="doom_basic")
+    run.wait_for_training()
+
+    def engines():
+        return [process for process in run.tree().values() if "vizdoom" in process.name().lower()]
+
+    first = engines()
+    assert len(first) == 4
+    of_actor = run.tree()["actor-00"].children()
+    assert len(of_actor) == 2
+    run.kill("actor-00")
+    assert not wait_for_end(of_actor, seconds=2.0)
+    run.wait_for(lambda: events(run, "working"))
+    assert len(engines()) == 4 and not set(of_actor) & set(engines())
+    family = list(run.tree().values())
+    run.kill("appo driver")
+    assert not wait_for_end(family[1:], seconds=2.0)
+    assert run.end() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("title", WORKERS)
-def test_a_stopped_process_is_found_by_its_heartbeat(start, title):
+def test_a_stopped_process_is_found_by_its_heartbeat_and_replaced(start, title):
     run = start(*SMALL, "--heartbeat_timeout_seconds=2")
     run.wait_for_training()
     run.kill(title, signal.SIGSTOP)
     began = time.monotonic()
-    assert run.end() == 1
-    assert 1.5 < time.monotonic() - began < 8.0
-    assert f"{title} showed no sign of life for 2 s" in run.output.strip().splitlines()[-1]
-
-
-def test_an_environment_that_raises_ends_the_run_with_its_traceback_last(start, tmp_path):
-    (tmp_path / "broken.py").write_text(
-        "import gymnasium\n"
-        "class Broken(gymnasium.Wrapper):\n"
-        "    steps = 0\n"
-        "    def step(self, action):\n"
-        "        self.steps += 1\n"
-        "        if self.steps > 300:\n"
-        "            raise ZeroDivisionError('the wheel came off')\n"
-        "        return self.env.step(action)\n"
-        "def make_env():\n"
-        "    return Broken(gymnasium.make('CartPole-v1'))\n"
-    )
-    run = start(*SMALL, "--use_rnn=False", env="broken:make_env")
-    assert run.end() == 1
-    assert "actor-0" in run.output and "in step" in run.output and "environment" in run.output
-    assert "the wheel came off" in run.output.strip().splitlines()[-1]
+    run.wait_for(lambda: events(run, "working"))
+    assert 1.5 < time.monotonic() - began < 12.0
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert f"{title} showed no sign of life for 2 s" in run.output
 
 
 def test_an_environment_that_cannot_be_built_is_told_before_any_worker_starts(start, tmp_path):

@@ -278,7 +278,7 @@ def test_a_failure_names_the_environment_and_carries_the_cause(phase):
         batch.reset(out)
     setattr(envs[1], method, fail)
     calls = {"reset": lambda: batch.reset(out), "close": batch.close}
-    with pytest.raises(EnvError, match=r"environment 1 failed in .*: FloatingPointError: overflow") as caught:
+    with pytest.raises(EnvError, match=r"environment 1 .*failed in .*: FloatingPointError: overflow") as caught:
         calls.get(phase, lambda: batch.step(np.zeros((3, 1), np.float32), out))()
     assert caught.value.env_index == 1 and caught.value.phase == method
     assert isinstance(caught.value.__cause__, FloatingPointError)
@@ -288,7 +288,7 @@ def test_closing_reaches_every_environment_once_whatever_fails():
     envs = [Scripted(CONTINUES) for _ in range(3)]
     envs[0].close = lambda: 1 / 0
     batch = batch_of(*envs)
-    with pytest.raises(EnvError, match="environment 0 failed in close"):
+    with pytest.raises(EnvError, match=r"environment 0 .*failed in close"):
         batch.close()
     batch.close()
     assert envs[1].is_closed == envs[2].is_closed == 1

@@ -90,7 +90,7 @@ def test_nested_keys_become_paths_and_categories_count_from_zero():
 def test_an_observation_called_action_mask_is_one_whatever_its_dtype():
     space = spaces.Dict({"observation": box((2,)), "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     assert ObservationLayout(space).leaves[0] == ObservationLeaf("action_mask", (3,), "uint8", "mask")
-    result = stored(space, {"observation": np.zeros(2), "action_mask": np.array([True, False, True])})
+    result = stored(space, {"observation": np.zeros(2, np.uint8), "action_mask": np.array([True, False, True])})
     assert result["action_mask"].tolist() == [[1, 0, 1]]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from envs.adapters import step_arrays
 from envs.api import EnvContext, EnvError
-from envs.families.synthetic import FAMILY, NAMES, SyntheticOptions
+from envs.families.synthetic import BAD_DATA, FAMILY, NAMES, SyntheticOptions
 from envs.registry import make_batch_env, resolve
 from envs.spaces import random_actions
 from utils.options import ConfigError, options_of
@@ -163,7 +163,7 @@ def test_uneven_steps_differ():
 
 def test_a_crash_comes_at_its_step_in_its_environment():
     steps = steps_of("synthetic_crashing", 9, num_envs=3, synthetic_fault_step=5, synthetic_fault_env=2)
-    with pytest.raises(EnvError, match="environment 2 failed in step: RuntimeError: synthetic crash in step 5"):
+    with pytest.raises(EnvError, match=r"environment 2 .*failed in step: RuntimeError: synthetic crash in step 5"):
         for number, _ in enumerate(steps):
             assert number < 5
     assert number == 4
@@ -187,6 +187,59 @@ def test_a_stall_lasts_and_then_goes_on():
     begin = time.perf_counter()
     steps = list(steps_of("synthetic_hanging", 3, synthetic_fault_step=1, synthetic_stall_seconds=0.1))
     assert len(steps) == 3 and time.perf_counter() - begin >= 0.1
+
+
+@pytest.mark.parametrize("bad, told", [(word, word.partition("_")[2] or word) for word in BAD_DATA])
+def test_bad_data_come_at_their_step_and_are_what_they_are_called(bad, told):
+    options = SyntheticOptions(synthetic_fault_step=2, synthetic_bad_data=bad)
+    env = resolve("synthetic_bad_data").family.make("synthetic_bad_data", options, EnvContext())
+    env.reset(seed=1)
+    for step in range(4):
+        observation, reward, *_ = env.step(0)
+        is_sound = (
+            env.observation_space.contains(observation) and np.isfinite(reward) and np.isfinite(observation).all()
+        )
+        assert is_sound == (step != 2)
+        if step == 2:
+            in_reward = np.isnan(reward)
+            assert {
+                "observation": observation.shape == (1,) and not np.isfinite(observation).any(),
+                "reward": in_reward,
+                "shape": observation.shape == (),
+                "dtype": observation.dtype == np.complex64,
+            }[told]
+
+
+def test_a_fault_may_come_with_a_reset_instead():
+    options = {"synthetic_fault_in": "reset", "synthetic_fault_step": 2}
+    steps, number = steps_of("synthetic_crashing", 3 * LENGTH, **options), 0
+    with pytest.raises(EnvError, match="failed in reset: RuntimeError: synthetic crash in step 2"):
+        for _ in steps:
+            number += 1
+    assert number == 2 * LENGTH - 1, "the third reset, of which the second and third end episodes"
+
+
+def test_an_unreliable_cartpole_raises_and_stalls_as_often_as_asked():
+    options = {"synthetic_fault_probability": 0.05, "synthetic_stall_probability": 0.1, "synthetic_stall_seconds": 0.02}
+    context = EnvContext(seed=1)
+    env = resolve("synthetic_unreliable_cartpole").family.make(
+        "synthetic_unreliable_cartpole", SyntheticOptions(**options), context
+    )
+    env.reset(seed=1)
+    raised = stalled = 0
+    for _ in range(1000):
+        began = time.perf_counter()
+        try:
+            _, _, terminated, _, _ = env.step(0)
+        except RuntimeError:
+            raised += 1
+            continue
+        stalled += time.perf_counter() - began >= 0.4 * 0.02
+        if terminated:
+            env.reset()
+    assert 25 < raised < 80 and 60 < stalled < 150
+    defaults = FAMILY.defaults("synthetic_unreliable_cartpole")
+    assert defaults["synthetic_fault_probability"] == 1e-3 and defaults["synthetic_stall_probability"] == 5e-4
 
 
 def test_an_exit_ends_the_process_with_its_code():

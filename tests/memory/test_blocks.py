@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, SplitBlocks, block_states
+from algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, Scratch, SplitBlocks, block_states
 from tests.memory.memory_cases import ROW_ARRAYS, STEP_ARRAYS, fill_with_noise, shared
 
 FREE, FILLING, READY, TRAINING = BlockState
@@ -257,8 +257,8 @@ def test_row_t_of_one_block_becomes_row_0_of_the_next():
 def test_step_t_writes_its_rewards_and_flags_into_row_t_and_what_follows_into_row_t_plus_1():
     arrays = shared()
     split = SplitBlocks(arrays, 1, 2)
-    frames = np.zeros(5, np.int32)
-    steps = split.step_arrays(frames)
+    scratch = Scratch.of(5)
+    steps = split.step_arrays(scratch)
     assert len(steps) == split.num_blocks == 2 and {len(of_block) for of_block in steps} == {4}
     target = steps[1][2]
     target.observations["obs"][...] = 1.0
@@ -271,7 +271,7 @@ def test_step_t_writes_its_rewards_and_flags_into_row_t_and_what_follows_into_ro
         there = np.zeros(arrays[name].shape)
         there[1, 2, 1, row] = value
         np.testing.assert_array_equal(arrays[name], there, err_msg=name)
-    assert target.frames is frames
+    assert target.frames is scratch.frames and target.crashed is scratch.crashed
 
 
 def test_a_reset_writes_into_row_0_of_the_block_that_is_being_filled():
@@ -279,7 +279,7 @@ def test_a_reset_writes_into_row_0_of_the_block_that_is_being_filled():
     split.begin_next()
     split.complete()
     split.begin_next()
-    split.reset_arrays(np.zeros(5, np.int32)).fresh[...] = 1
+    split.reset_arrays(Scratch.of(5)).fresh[...] = 1
     assert np.argwhere(arrays["fresh"][0, 0].any(axis=-1)).tolist() == [[1, 0]]
 
 

@@ -17,11 +17,11 @@ from tests.memory.memory_processes import add_one_everywhere
 
 
 def test_two_processes_see_each_other_s_writes():
-    arrays, weights = shared(), WeightsBuffer.create(0)
+    arrays, weights = shared(), WeightsBuffer.create("weights-0")
     arrays["env_frames"][...] = 7
     context = multiprocessing.get_context("forkserver")
     here, there = context.Pipe()
-    child = context.Process(target=add_one_everywhere, args=(SharedMemoryHandle.of(arrays, [weights]), there))
+    child = context.Process(target=add_one_everywhere, args=(SharedMemoryHandle.of(arrays, [weights], []), there))
     child.start()
     assert here.poll(60) and here.recv() == 7 * arrays["env_frames"].size
     assert here.poll(60) and here.recv() == "added"

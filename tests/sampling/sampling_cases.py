@@ -16,6 +16,7 @@ from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.specs import action_spec, observation_tensors
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)
+CRASHES = "crashes"
 
 
 class Scripted(gymnasium.Env[Any, Any]):
@@ -34,8 +35,11 @@ class Scripted(gymnasium.Env[Any, Any]):
         return np.array([self.episode, 0, -1], np.float64), {}
 
     def step(self, action):
-        terminated, truncated = self.script[self.steps % len(self.script)]
+        planned = self.script[self.steps % len(self.script)]
         self.steps += 1
+        if planned == CRASHES:
+            raise ArithmeticError("the script says so")
+        terminated, truncated = planned
         self.time += 1
         info: dict[str, Any] = {} if self.frames == 1 else {"num_frames": self.frames + self.time % 2}
         if self.says_more and (terminated or truncated):
@@ -68,7 +72,12 @@ def single_stream(env: Any, actions: list[int]) -> list[PlainRow]:
             rows.append(row._replace(reward=0.0, terminated=0, truncated=0, frames=0, info={}))
             row = PlainRow(env.reset()[0], 1, 0, 1)
             continue
-        observation, reward, terminated, truncated, info = env.step(action)
+        try:
+            observation, reward, terminated, truncated, info = env.step(action)
+        except ArithmeticError:  # nothing is known of what the action led to: the episode was cut before it
+            rows.append(row._replace(final=1, reward=0.0, terminated=0, truncated=0, frames=0, info={"lost": True}))
+            row = PlainRow(env.reset()[0], 1, 0, 1)
+            continue
         frames = info.get("num_frames", 1)
         cut = int(truncated and not terminated)
         rows.append(row._replace(reward=reward, terminated=int(terminated), truncated=cut, frames=frames, info=info))

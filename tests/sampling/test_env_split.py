@@ -7,11 +7,13 @@ from algorithms.memory.blocks import BlockState, block_states
 from envs.adapters import first_seed
 from envs.api import EnvContext
 from envs.families.synthetic import SyntheticOptions
+from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
 from envs.simulators.synthetic_multi import MultiIdentity
 from envs.vector.serial import SerialVecEnv
 from tests.sampling.sampling_cases import (
     CONTINUES,
+    CRASHES,
     IS_TRUNCATED,
     TERMINATES,
     Played,
@@ -71,6 +73,9 @@ def episodes_by_definition(streams, policies_of):
     for row, stream in enumerate(streams):
         total, frames, true_return, extra = 0.0, 0, None, {}
         for step, decision in enumerate(stream[:-1]):
+            if decision.info.get("lost"):
+                total, frames, true_return, extra = 0.0, 0, None, {}
+                continue
             total += decision.reward
             frames += decision.frames
             true_return = decision.info.get("true_reward", true_return)
@@ -106,6 +111,16 @@ def test_row_t_is_row_0_of_the_next_block_and_nothing_is_seen_twice_as_reward():
     for before, after in zip(played.rollouts, played.rollouts[1:], strict=False):
         for name in ("obs/obs", "fresh", "final", "active", "policy_id"):
             np.testing.assert_array_equal(before[name][T], after[name][0])
+
+
+def test_a_split_does_not_start_over_rollouts_that_no_learner_has_taken():
+    played = Played(batch_of(scripted()), rollout=T, blocks=1)
+    assert played.split.start()
+    while played.split.completed < 1:
+        played.step()
+    assert not played.split.start()
+    assert played.learn() == 1
+    assert played.split.start()
 
 
 def test_every_row_is_asked_for_once_and_in_order():
@@ -161,6 +176,71 @@ def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
     drawn = ids[fresh == 1]
     assert 0.65 < changed[fresh[1:] == 1].mean() < 0.85  # three of four draws are another policy
     assert np.bincount(drawn, minlength=4).min() > len(drawn) / 8
+
+
+CRASHING = [
+    [CONTINUES] * 6 + [CRASHES],  # at every step of a rollout of 4, one after the other
+    [CONTINUES] * (T - 1) + [CRASHES],  # always in the last step: the final row is T - 1
+    [CRASHES] + [CONTINUES] * (T - 1),  # always in the first: its row 0 was row T of a block that is handed over
+    [CONTINUES, IS_TRUNCATED, CONTINUES, CRASHES, TERMINATES],
+    [TERMINATES, CONTINUES],
+]
+
+
+def crashing(**options):
+    """A split in which environments crash; whoever takes the place of one plays its script on."""
+    envs = [Scripted(script, **options) for script in CRASHING]
+    return SerialVecEnv(
+        envs, [EnvContext(env_id=i) for i in range(len(envs))], FaultKeeper(), lambda context: envs[context.env_id]
+    )
+
+
+@pytest.mark.parametrize("policies", [1, 3])
+def test_a_step_in_which_an_environment_crashed_is_a_cut_before_it_as_a_slow_plain_account_says(policies):
+    played = Played(crashing(says_more=True), rollout=T, policies=policies)
+    played.split.start()
+    played.play(rollouts=30)
+    streams = streams_of([Scripted(script, says_more=True) for script in CRASHING], played)
+    lost = np.array([[row.info.get("lost", False) for row in stream[:-1]] for stream in streams])[:, : 30 * T]
+    assert {step % T for step in np.flatnonzero(lost[0])} == set(range(T)) and not lost[-1].any()
+    for number, rollout in enumerate(played.rollouts):
+        start = number * T
+        for row, stream in enumerate(streams):
+            now = stream[start : start + T + 1]
+            np.testing.assert_array_equal(rollout["final"][:T, row], [seen.final for seen in now[:T]])
+            np.testing.assert_array_equal(rollout["fresh"][:, row], [seen.fresh for seen in now])
+            for name, field in [("rewards", "reward"), ("terminated",) * 2, ("truncated",) * 2]:
+                np.testing.assert_array_equal(rollout[name][:, row], [getattr(seen, field) for seen in now[:T]])
+            np.testing.assert_array_equal(rollout["obs/obs"][:, row], [seen.observation for seen in now])
+    ids = np.concatenate([rollout["policy_id"][:T] for rollout in played.rollouts])
+    expected = episodes_by_definition(streams, lambda step, row: int(ids[step, row]))
+    assert as_tuples(played.episodes) == expected and len(expected) > 30
+    frames = sum(row.frames for stream in streams for row in stream[:-1])
+    assert played.arrays["env_frames"].sum() == frames < len(streams) * 30 * T
+
+
+def test_what_is_learned_around_a_crash_is_what_is_learned_around_a_truncation():
+    """The row before the crash bootstraps with the value of the crashed row, which itself is no decision."""
+    torch = pytest.importorskip("torch")
+    from algorithms.learning.structure import trajectory_structure
+
+    played = Played(crashing(), rollout=T)
+    played.split.start()
+    played.play(rollouts=30)
+    crashed_in_row_0 = 0
+    for number, rollout in enumerate(played.rollouts):
+        flags = {name: torch.from_numpy(rollout[name]) for name in ("fresh", "final", "active", "terminated")}
+        own = torch.ones_like(flags["fresh"], dtype=torch.bool)
+        structure = trajectory_structure(**flags, own=own, gamma=0.9)
+        for t in range(T):
+            if (number * T + t) % 7 != 6:
+                continue
+            assert not structure.valid[t, 0] and structure.discounts[t, 0] == structure.has_delta[t, 0] == 0
+            assert structure.resets[t + 1, 0] == 1
+            if t > 0:
+                assert structure.valid[t - 1, 0] and structure.discounts[t - 1, 0] == pytest.approx(0.9)
+            crashed_in_row_0 += t == 0
+    assert crashed_in_row_0 > 2
 
 
 def test_a_split_waits_for_a_block_and_goes_on_where_it_was():
@@ -225,15 +305,6 @@ def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once
     apart = started(np.random.default_rng(0))
     assert len(apart) == 16 and len(set(apart)) > 3 and max(apart) <= 99
     assert started(None) == [49] * 16 + [99] * 16
-
-
-def test_a_new_split_without_a_free_block_is_an_error():
-    played = Played(batch_of(scripted()), rollout=T, blocks=1)
-    played.split.start()
-    for _ in range(T):
-        played.step()
-    with pytest.raises(RuntimeError, match="no free block"):
-        played.split.start()
 
 
 def test_closing_a_split_closes_its_environments():

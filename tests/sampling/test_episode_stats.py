@@ -23,6 +23,7 @@ def step(rewards, terminated=0, truncated=0, frames=1):
         terminated=flags(terminated),
         truncated=flags(truncated),
         frames=np.broadcast_to(np.asarray(frames, np.int32), len(rewards)).copy(),
+        crashed=flags(0),
     )
 
 
@@ -74,6 +75,20 @@ def test_long_sums_of_small_rewards_lose_nothing():
         stats.add(step([0.1]), {}, policies(0))
     [episode] = stats.add(step([0.0], terminated=1), {}, policies(0))
     assert episode.episode_return == pytest.approx(3_000 * float(np.float32(0.1)), rel=1e-9)
+
+
+def test_an_episode_that_is_lost_leaves_nothing_to_the_next():
+    stats = EpisodeStats(3)
+    stats.begin_in_the_middle()
+    more = {"true_reward": 5, "episode_extra_stats": {"a": 1}}
+    stats.add(step([1.0, 2.0, 3.0]), {0: more, 1: more}, policies(0, 0, 0))
+    stats.forget(np.array([1, 2]))
+    ended = stats.add(step([1.0, 20.0, 30.0], terminated=1, frames=[1, 4, 1]), {}, policies(0, 0, 0))
+    assert [(episode.episode_return, episode.length_frames, episode.extra) for episode in ended] == [
+        (20.0, 4, {}),
+        (30.0, 1, {}),
+    ]
+    assert all(math.isnan(episode.true_return) for episode in ended)
 
 
 def test_an_episode_whose_beginning_was_not_seen_is_not_told():

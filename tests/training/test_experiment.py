@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def test_resume_keeps_what_is_there_and_records_the_new_start(tmp_path):
     (first.folder / "checkpoint_p0" / "kept").touch()
     first.summary_file.touch()
     second = open_and_close(tmp_path, "--learning_rate=0.5")
+    assert from_json(second.config_file.read_text()).learning.learning_rate != 0.5  # it may not fit what is there
+    second.accept()
     assert (first.folder / "checkpoint_p0" / "kept").exists()
     assert not second.summary_file.exists()  # it told how the first start ended
     config = from_json(second.config_file.read_text())
@@ -157,3 +160,62 @@ def test_a_failure_while_opening_releases_the_lock(tmp_path):
         Experiment.open(config, ARGV)
     (tmp_path / "first" / "log").unlink()
     open_and_close(tmp_path)
+
+
+def test_what_vanishes_is_made_again_locked_and_can_be_resumed(tmp_path, caplog):
+    open_and_close(tmp_path)
+    experiment = Experiment.open(resolved(tmp_path, "--num_policies=2", "--gamma=0.5"), ARGV)
+    experiment.accept()
+    shutil.rmtree(experiment.folder)
+    experiment.mend()
+    assert "git.diff was missing from" in caplog.text and len(caplog.records) == 1
+    assert from_json(experiment.config_file.read_text()).learning.gamma == 0.5
+    assert all((experiment.folder / name).is_dir() for name in ("log", "checkpoint_p0", "checkpoint_p1", ".summary/1"))
+    with pytest.raises(ConfigError, match="another process"):
+        open_and_close(tmp_path)
+    experiment.mend()  # nothing is missing any more
+    assert len(caplog.records) == 1
+    experiment.close()
+    assert open_and_close(tmp_path).starts == 2  # so the third start draws other random numbers than the first two
+
+
+def test_only_what_is_missing_is_written_again(tmp_path):
+    experiment = Experiment.open(resolved(tmp_path), ARGV)
+    experiment.git_diff_file.write_text("mine")
+    experiment.config_file.unlink()
+    experiment.mend()
+    assert experiment.config_file.exists() and experiment.git_diff_file.read_text() == "mine"
+    experiment.close()
+
+
+def test_a_folder_that_cannot_be_made_again_is_told_once_and_tried_again(tmp_path, caplog):
+    experiment = Experiment.open(resolved(tmp_path), ARGV)
+    shutil.rmtree(experiment.folder)
+    experiment.folder.touch()
+    for _ in range(3):
+        experiment.mend()
+    [record] = caplog.records
+    assert "first could not be written" in record.getMessage() and "goes on without it" in record.getMessage()
+    experiment.folder.unlink()
+    experiment.mend()
+    assert experiment.config_file.exists()
+    experiment.close()
+
+
+def test_a_folder_that_another_process_made_its_own_is_left_to_it(tmp_path, caplog):
+    mine = Experiment.open(resolved(tmp_path, "--gamma=0.5"), ARGV)
+    mine.folder.rename(tmp_path / "moved")
+    theirs = Experiment.open(resolved(tmp_path, "--gamma=0.25"), ARGV)
+    (theirs.folder / "git.diff").unlink()
+    mine.mend()
+    assert "was taken away from this run: another process" in caplog.text
+    assert not theirs.git_diff_file.exists()
+    assert from_json(theirs.config_file.read_text()).learning.gamma == 0.25
+    mine.close()
+    theirs.close()
+
+
+def test_options_that_were_refused_do_not_take_the_place_of_those_in_the_folder(tmp_path):
+    before = open_and_close(tmp_path, "--hidden_size=32").config_file.read_text()
+    assert open_and_close(tmp_path, "--hidden_size=64").config_file.read_text() == before
+    assert resolved(tmp_path).config.model.hidden_size == 32

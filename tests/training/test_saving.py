@@ -10,6 +10,7 @@ from algorithms.training import saving as module
 from algorithms.training.config import RunConfig
 from algorithms.training.saving import Saver
 from tests.training.training_cases import Clock, episode, restored, small_statistics
+from utils import files
 
 
 class Case:
@@ -46,7 +47,8 @@ class Case:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    for each in (module, files):
+        monkeypatch.setattr(each, "time", made)
     return made
 
 
@@ -118,9 +120,8 @@ def test_a_command_holds_what_the_driver_knows(clock):
     assert first.request != command.request
 
 
-def test_it_waits_for_what_was_asked_for_and_not_for_learners_that_are_gone(clock):
-    case = Case(clock, policies=3)
-    case.is_gone.add(2)
+def test_it_waits_for_what_was_asked_for(clock):
+    case = Case(clock, policies=2)
     assert not case.saver.is_waiting
     case.saver.save_all("latest")
     requests = [command.request for _, command in case.sent]
@@ -129,6 +130,25 @@ def test_it_waits_for_what_was_asked_for_and_not_for_learners_that_are_gone(cloc
     assert case.saver.is_waiting
     case.saver.note(CheckpointFailed(1, "latest", "disk full", requests[1]))
     assert not case.saver.is_waiting and case.saver.failures == 1
+
+
+def test_a_learner_that_takes_the_place_of_a_lost_one_is_asked_for_what_that_had_not_saved(clock):
+    case = Case(clock, policies=2)
+    case.saver.save_all("latest")
+    case.is_gone.add(1)
+    case.saver.save_all("milestone")  # is asked of nobody yet
+    [(_, mine), (_, first), (_, milestone)] = case.sent
+    case.saver.note(CheckpointSaved(0, "latest", "a.pth", mine.request))
+    case.is_gone.clear()
+    case.sent.clear()
+    case.saver.ask_again(1)
+    assert [(policy, command.kind) for policy, command in case.sent] == [(1, "latest"), (1, "milestone")]
+    assert case.sent[0][1] == first
+    for _, command in case.sent:
+        case.saver.note(CheckpointSaved(1, command.kind, "b.pth", command.request))
+    assert case.saver.is_waiting  # policy 0 has not told of its milestone
+    case.saver.note(CheckpointSaved(0, "milestone", "c.pth", milestone.request))
+    assert not case.saver.is_waiting
 
 
 def test_failures_are_told_once_a_minute_with_their_number(clock, caplog):
@@ -143,6 +163,21 @@ def test_failures_are_told_once_a_minute_with_their_number(clock, caplog):
         "disk full at 60 (61 failures so far)",
         "disk full at 120 (121 failures so far)",
     ]
+
+
+def test_the_run_is_unsaved_as_long_as_the_newest_answer_about_a_policy_is_bad_or_missing(clock):
+    case = Case(clock, policies=2)
+    assert case.saver.why_unsaved() == ""
+    case.saver.save_all("latest")
+    first, second = (command.request for _, command in case.sent)
+    case.saver.note(CheckpointSaved(0, "latest", "a.pth", first))
+    assert "in time" in case.saver.why_unsaved()
+    case.saver.note(CheckpointFailed(1, "latest", "disk full", second))
+    assert not case.saver.is_waiting and case.saver.why_unsaved() == "disk full"
+    case.saver.note(CheckpointSaved(1, "best", "b.pth", 99))
+    assert case.saver.why_unsaved() == "disk full"  # a resume does not start from the best
+    case.saver.note(CheckpointSaved(1, "latest", "c.pth", 100))
+    assert case.saver.why_unsaved() == ""
 
 
 def test_a_resumed_run_knows_what_was_best(clock):

@@ -1,8 +1,11 @@
 """Where a run's numbers go: the same ones into TensorBoard and metrics.jsonl, and the run as it stands."""
 
+import errno
 import itertools
 import json
 import math
+import os
+import shutil
 import warnings
 
 import pytest
@@ -13,6 +16,7 @@ from algorithms.training import summaries as module
 from algorithms.training.experiment import Experiment
 from algorithms.training.summaries import Budget, EventFiles, Summaries, status, status_line
 from tests.training.training_cases import Clock, episode, small_statistics, training
+from utils import files as files_module
 from utils.files import read_json_lines
 
 with warnings.catch_warnings():
@@ -23,7 +27,7 @@ with warnings.catch_warnings():
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for each in (module, statistics_module):
+    for each in (module, statistics_module, files_module):
         monkeypatch.setattr(each, "time", made)
     return made
 
@@ -40,7 +44,8 @@ class Run:
         self.summaries = Summaries(self.statistics, self.budget, self.experiment, events, every_s)
 
     def lines(self):
-        return list(read_json_lines(self.experiment.metrics_file))
+        path = self.experiment.metrics_file
+        return list(read_json_lines(path)) if path.exists() else []
 
     def status(self):
         return json.loads(self.experiment.status_file.read_text())
@@ -214,3 +219,98 @@ def test_the_line_on_the_terminal_is_short_and_complete(clock):
     statistics.add(training(0, version_diff_avg=1.26))
     line = status_line(statistics, budget)
     assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3  left 0:00:31"
+
+
+def add_point(run, clock, value):
+    run.statistics.arrays["env_frames"][...] += [[100, 0], [0, 0]]
+    run.statistics.add(episode(0, value))
+    run.summaries.write_point()
+    run.summaries.write_status("training")
+    run.summaries.write_summary({"reason": "a test"})
+    clock.now += 10.0
+
+
+def rewards(run):
+    return [value for _, value in run.events(0)["0_aux/avg_reward"]], [
+        line["0_aux/avg_reward"] for line in run.lines() if line["policy"] == 0
+    ]
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_files_that_cannot_be_written_are_told_once_a_minute_each_and_go_on_when_they_can(
+    run, clock, caplog, monkeypatch
+):
+    add_point(run, clock, 1.0)
+    real = os.write
+
+    def full(descriptor, content):
+        real(descriptor, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        patch.setattr(os, "fsync", full)
+        patch.setattr(module, "atomic_write_json", lambda *_, **__: full(os.open("/dev/null", os.O_WRONLY), b""))
+        for _ in range(5):  # 50 s
+            add_point(run, clock, 2.0)
+        told = warnings_of(caplog)
+        add_point(run, clock, 2.0)
+        add_point(run, clock, 2.0)
+    for kind in ("TensorBoard events", "metrics.jsonl", "status.json", "summary.json"):
+        [once] = [text for text in told if text.startswith(kind)]
+        assert "could not be written ([Errno 28] No space left on device); training goes on without it" in once
+        assert len([text for text in warnings_of(caplog) if text.startswith(kind)]) == 2
+    add_point(run, clock, 5.0)
+    run.summaries.close()
+    by_events, by_lines = rewards(run)  # of the last three episodes
+    assert by_events == by_lines == [1.0, 3.0, 3.0]
+    assert run.status()["policies"][0]["episodes"] == 9
+    assert len(list(run.experiment.summary_dir(0).iterdir())) == 1
+
+
+def test_events_that_end_in_half_a_record_are_continued_in_another_file(run, clock, monkeypatch):
+    add_point(run, clock, 1.0)
+    real = os.write
+
+    def torn(descriptor, content):
+        real(descriptor, content[: len(content) // 2])
+        raise OSError(errno.EIO, "Input/output error")
+
+    def cannot(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", torn)
+        patch.setattr(os, "ftruncate", cannot)
+        run.summaries.write_point()
+    clock.now += 10.0
+    add_point(run, clock, 3.0)
+    run.summaries.close()
+    assert len(list(run.experiment.summary_dir(0).iterdir())) == 2
+    assert rewards(run) == ([1.0, 2.0, 2.0], [1.0, 2.0, 2.0])
+
+
+def test_files_that_vanish_with_their_folder_are_begun_anew(run, clock):
+    add_point(run, clock, 1.0)
+    shutil.rmtree(run.experiment.folder)
+    add_point(run, clock, 3.0)
+    run.summaries.close()
+    assert rewards(run) == ([2.0, 2.0], [2.0, 2.0])
+    assert run.status()["env_frames"] == 200
+    assert run.experiment.config_file.exists()
+
+
+def test_a_folder_in_the_place_of_each_file_ends_nothing(tmp_path, clock, caplog):
+    run = Run(tmp_path)
+    for path in (run.experiment.metrics_file, run.experiment.status_file, run.experiment.summary_file):
+        path.mkdir()
+    shutil.rmtree(run.experiment.folder / ".summary")
+    (run.experiment.folder / ".summary").touch()
+    add_point(run, clock, 1.0)
+    run.summaries.close()
+    kinds = {text.partition(" could")[0] for text in warnings_of(caplog)}
+    assert kinds == {"TensorBoard events", "metrics.jsonl", "status.json", "summary.json"}
+    run.experiment.close()

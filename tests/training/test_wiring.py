@@ -1,6 +1,7 @@
 """From a configuration to memory, doorbells and recipes: sizes that fit, places that nobody shares."""
 
 import dataclasses
+import resource
 
 import pytest
 
@@ -9,7 +10,7 @@ from algorithms.memory import layout
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.training import wiring
 from algorithms.training.experiment import Experiment
-from algorithms.training.wiring import Seeds, check_memory, num_blocks, recipes, sizes_of, wire
+from algorithms.training.wiring import Seeds, check_descriptors, check_memory, num_blocks, recipes, sizes_of, wire
 from envs.registry import probe
 from utils.options import ConfigError
 
@@ -164,6 +165,21 @@ def test_a_run_that_does_not_fit_is_refused_with_its_sizes_and_what_to_lower(tmp
     options = message.partition("lower ")[2].replace(" or ", ", ").split(", ")
     names = {field.name for room in (config.sampling, config.learning) for field in dataclasses.fields(room)}
     assert len(options) == 6 and set(options) <= names
+
+
+def test_a_run_with_more_workers_than_files_may_be_opened_is_refused_with_what_would_fit(tmp_path, monkeypatch):
+    config = config_of(tmp_path, "--num_workers=60")
+    sizes = sizes_of(config, probe("CartPole-v1"))
+    check_descriptors(sizes)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
+    with pytest.raises(
+        ConfigError, match=r"for its 62 workers and may open 256.*ulimit -n 528, or lower num_workers to"
+    ) as caught:
+        check_descriptors(sizes)
+    fitting = int(str(caught.value).rpartition(" ")[2])
+    check_descriptors(sizes_of(config_of(tmp_path, f"--num_workers={fitting}"), probe("CartPole-v1")))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    check_descriptors(sizes)
 
 
 def test_what_is_needed_counts_rollouts_batches_and_processes(tmp_path, monkeypatch):

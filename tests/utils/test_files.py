@@ -1,15 +1,23 @@
 """Atomic files: whole or absent, also when the disk is full, the process is killed or the writer raises."""
 
+import errno
 import json
 import math
+import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
+from utils import files
 from utils.files import (
+    AppendedFile,
+    DiskTrouble,
     JsonLines,
     atomic_write,
     atomic_write_json,
@@ -130,3 +138,78 @@ def test_a_line_that_does_not_fit_is_taken_back_and_the_next_may_fit(tmp_path):
     )
     assert done.stdout.startswith("refused"), done.stderr
     assert (tmp_path / "m.jsonl").read_text() == '{"n":0}\n{"n":2}\n'
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_late_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            atomic_write(path, [b"new"])
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path):
+    path, seen = tmp_path / "a.bin", []
+    path.write_bytes(b"old")
+
+    def look():
+        [temporary] = tmp_path.glob(".a.bin.*.tmp")
+        seen.append((path.read_bytes(), temporary.read_bytes()))
+
+    atomic_write(path, [b"new"], before_rename=look)
+    assert seen == [(b"old", b"new")] and path.read_bytes() == b"new"
+
+
+def test_appended_pieces_begin_with_the_header_of_each_new_file(tmp_path):
+    path = tmp_path / "made" / "a.bin"
+    file = AppendedFile(path, b"header,")
+    assert not path.parent.exists()
+    file.append(b"one,")
+    file.append(b"two,")
+    assert path.read_bytes() == b"header,one,two,"
+    shutil.rmtree(path.parent)
+    file.append(b"three,")
+    assert path.read_bytes() == b"header,three,"
+    path.rename(tmp_path / "moved")
+    file.append(b"four,")
+    assert path.read_bytes() == b"header,four," and (tmp_path / "moved").read_bytes() == b"header,three,"
+    file.close()
+    file.close()
+    AppendedFile(path, b"header,").append(b"five,")
+    assert path.read_bytes() == b"header,four,five,"
+
+
+def test_a_header_that_does_not_fit_is_written_when_it_does(tmp_path, monkeypatch):
+    file = AppendedFile(tmp_path / "a.bin", b"header,")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, piece: 0)
+        with pytest.raises(OSError, match="No space left"):
+            file.append(b"one,")
+    file.append(b"two,")
+    assert (tmp_path / "a.bin").read_bytes() == b"header,two,"
+
+
+def test_trouble_is_survived_counted_and_told_once_a_minute_for_each_kind(monkeypatch, caplog):
+    clock = types.SimpleNamespace(now=50.0)
+    monkeypatch.setattr(files, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    trouble = DiskTrouble()
+    for _ in range(61):
+        for kind in ("cats", "dogs"):
+            with trouble.survived(kind):
+                (pathlib.Path("/dev/null") / kind).touch()
+        clock.now += 1.0
+    assert trouble.failures == {"cats": 61, "dogs": 61}
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split()[0] for text in told] == ["cats", "dogs", "cats", "dogs"]
+    assert "could not be written ([Errno 20] Not a directory: '/dev/null/cats'); training goes on without it" in told[0]
+    assert told[2].endswith("(61 failures so far)")
+    with pytest.raises(ZeroDivisionError), trouble.survived("cats"):
+        _ = 1 / 0

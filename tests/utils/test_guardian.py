@@ -76,6 +76,19 @@ def test_when_its_parent_is_killed_the_whole_group_is_gone_within_two_seconds(ma
     assert seconds_until_gone(family) < 2.0
 
 
+def test_when_its_parent_is_gone_the_folder_it_was_given_is_gone_with_its_files(tmp_path):
+    folder, beside = tmp_path / "sockets", tmp_path / "beside"
+    folder.mkdir()
+    (folder / "listener").touch()
+    beside.touch()
+    command = [sys.executable, "-I", "-S", guardian.__file__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert (folder / "listener").exists()
+    assert list(tmp_path.iterdir()) == [beside]
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_when_its_parent_ends_by_itself_the_group_goes_too(make_parent):
     parent, _, family = make_parent("raises")
     parent.stdin.write(b"go\n")

@@ -103,6 +103,25 @@ subprocess.run(["sh", "-c", "echo by a child"])
     assert path.read_text() == "before\nprinted\nwritten\nby a child\n"
 
 
+@pytest.mark.parametrize("place", ["/dev/full", "below a file", "in a new folder"])
+def test_whoever_prints_does_not_hear_of_a_bad_disk(start, tmp_path, place):
+    (tmp_path / "file").touch()
+    path = {"/dev/full": "/dev/full", "below a file": tmp_path / "file" / "log.txt"}.get(place, tmp_path / "a" / "b")
+    code = """
+import faulthandler, pathlib
+answer = os.fdopen(os.dup(1), "w")
+processes.redirect_output(pathlib.Path(sys.argv[1]))
+faulthandler.enable()
+for _ in range(1000):
+    print("x" * 100, flush=True)
+print("in words", file=sys.stderr)
+print("alive", file=answer, flush=True)
+"""
+    assert start(code, str(path))[1] == ["alive"]
+    if place == "in a new folder":
+        assert path.read_text().endswith("x\nin words\n")
+
+
 def test_a_process_is_pinned_to_its_cores(start):
     cores = processes.usable_cores()
     assert set(cores) == os.sched_getaffinity(0) and cores == sorted(cores)

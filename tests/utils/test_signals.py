@@ -62,3 +62,16 @@ def test_the_earlier_handlers_come_back():
     assert {number: signal.getsignal(number) for number in before} != before
     signals.restore()
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_sigusr1_asks_for_a_save_every_time_and_for_no_end():
+    earlier = signal.getsignal(signal.SIGUSR1)
+    signals = StopSignals(lambda: None)
+    try:
+        for number in range(1, 4):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert signals.saves_requested == number
+        assert signals.received is None and signals.exit_code == 0
+    finally:
+        signals.restore()
+    assert signal.getsignal(signal.SIGUSR1) == earlier

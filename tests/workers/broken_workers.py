@@ -66,6 +66,42 @@ class FailsInStep(Worker):
         raise ValueError("a step too far")
 
 
+class FailsInSetupOnce(Idle):
+    def setup(self):
+        if self.start.generation == 0:
+            raise ValueError("not yet")
+
+
+class FailsForGood(Worker):
+    def step(self):
+        error = ValueError("no retry will help")
+        error.is_final = True
+        raise error
+
+
+class WorksThenFails(Worker):
+    """Does some of what every kind of worker is there for before it fails."""
+
+    def step(self):
+        for tally in (Tally.ACTOR_STEPS_OF_SPLITS, Tally.ACTOR_ROLLOUTS, Tally.POLICY_BATCHES, Tally.LEARNER_BATCHES):
+            self.counters.count(tally)
+        raise ValueError("a step too far")
+
+
+class StaysInQueue(Worker):
+    """Has something to tell, and then never comes out of the queue of its reports; its successor does."""
+
+    def setup(self):
+        self.report(Ready("told before"))
+
+    def step(self):
+        while self.start.generation == 0 and not self.counters.stop_requested:
+            self.reports._gate.enter()
+            self.counters.beat()
+            time.sleep(0.01)
+        time.sleep(0.01)
+
+
 class FailsInTeardown(Worker):
     def step(self):
         time.sleep(0.01)

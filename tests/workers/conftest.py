@@ -16,12 +16,15 @@ import pytest
 from algorithms.memory.layout import SharedArrays
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.incarnations import Recipe
 from algorithms.workers.launch_pad import LaunchPad, RunFailed
 from algorithms.workers.placement import Placement
-from algorithms.workers.supervisor import Recipe, Supervisor
+from algorithms.workers.restarts import RestartLimits
+from algorithms.workers.supervisor import Supervisor
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from tests.memory.memory_cases import small_sizes
 
+NO_RESTARTS = RestartLimits(failures_in_a_row=0, setup_retries=0)  # most tests look at one end
 PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so long
 
 
@@ -53,7 +56,7 @@ class Crew:
 
     def __init__(self, pad, folder, arrays=None):
         self.arrays = SharedArrays.create(small_sizes()) if arrays is None else arrays
-        self.weights = [WeightsBuffer.create(policy) for policy in range(self.arrays.sizes.policies)]
+        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(self.arrays.sizes.policies)]
         actors, policies = self.arrays.sizes.actors, self.arrays.sizes.policies
         self.bells = Bells(
             actors=[Doorbell() for _ in range(actors)],
@@ -61,8 +64,10 @@ class Crew:
             learners=[Doorbell() for _ in range(policies)],
         )
         self.log_dir = folder
-        handle = SharedMemoryHandle.of(self.arrays, self.weights)
+        self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(self.arrays.sizes.policies)]
+        handle = SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
         self.supervisor = Supervisor(pad, self.arrays, handle, self.bells, folder)
+        self.supervisor.restarts.limits = NO_RESTARTS
         self.pids = []
         self.reports = []
 

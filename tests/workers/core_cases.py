@@ -84,12 +84,13 @@ class Turns:
         self.case, self.rng = case, np.random.default_rng(seed)
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
-        self.weights = [WeightsBuffer.create(policy) for policy in range(case.policies)]
+        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(case.policies)]
+        self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(case.policies)]
         counters = [WorkerCounters(self.arrays, process) for process in range(sizes.processes)]
         self.learners, self.policies, self.assemblers = [], [], []
         for policy in range(case.policies):
             job = self.learner_job(policy, folder, **learning)
-            learner = LearnerCore(self.arrays, self.weights[policy], counters[-1], job)
+            learner = LearnerCore(self.arrays, self.weights[policy], self.snapshots[policy], counters[-1], job)
             learner.restore()
             make_decided(learner)
             self.learners.append(learner)

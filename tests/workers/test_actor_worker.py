@@ -10,9 +10,9 @@ from algorithms.memory.blocks import BlockState, block_states
 from algorithms.memory.counters import Phase, Tally, Timer
 from algorithms.messages import EpisodesFinished, Ready
 from algorithms.sampling.config import SamplingConfig
+from algorithms.workers.incarnations import Limits
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.launch_pad import RunFailed
-from algorithms.workers.supervisor import Limits
 from tests.workers.conftest import PATIENCE_S
 from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
 
@@ -106,6 +106,20 @@ def test_without_a_learner_an_actor_fills_its_blocks_and_waits_and_nothing_is_lo
     stage.play_until(lambda: arrays["timers"][1, Timer.ACTOR_WAIT_BLOCK] > 0, learn=False)
 
 
+def test_an_actor_whose_predecessor_s_rollouts_fill_every_block_begins_when_a_learner_takes_them(stage):
+    stage.start(1)
+    arrays = stage.crew.arrays
+    stage.play_until(lambda: (block_states(arrays)[1] == BlockState.READY).all(), learn=False)
+    stage.crew.supervisor.stop(PATIENCE_S)
+    counted = int(arrays["env_frames"][1, 0])
+    stage.start(1)
+    stage.play_until(lambda: stage.crew.phase(1) == Phase.RESET, learn=False)
+    for _ in range(100):
+        stage.play(learn=False)
+    assert stage.crew.phase(1) == Phase.RESET and arrays["env_frames"][1, 0] == counted
+    stage.play_until(lambda: arrays["env_frames"][1, 0] > 3 * counted)
+
+
 def test_without_answers_an_actor_waits_and_stops_when_told(stage):
     worker = stage.start(0)
     stage.crew.ready("actor-00")
@@ -118,11 +132,22 @@ def test_without_answers_an_actor_waits_and_stops_when_told(stage):
     assert time.monotonic() - began < 5.0
 
 
-def test_what_an_environment_raises_is_the_end_of_its_actor_with_the_cause(stage_of):
+def test_an_environment_that_raises_is_built_anew_and_counted_and_its_actor_goes_on(stage_of):
     faults = {"synthetic_fault_step": 12, "synthetic_fault_env": 1}
     stage = stage_of(Case("synthetic_crashing", options=faults, use_rnn=False))
-    stage.start(0)
-    message = r"(?s)^actor-00 failed\nTraceback.*synthetic crash in step 12 of environment 1$"
+    stage.start(0, decorrelate_envs_on_one_worker=False)
+    stage.play_until(lambda: stage.crew.arrays["tallies"][0, Tally.ENV_CRASHES] >= 3)
+    assert stage.crew.phase(0) == Phase.STEP and not stage.crew.arrays["tallies"][0, Tally.ENV_BAD_DATA]
+    log = stage.crew.logs()["actor-00"]
+    assert "environment 1 of synthetic_crashing (worker 0, place 1 of its batch) failed in step: RuntimeError" in log
+    assert "it is built anew (1 failures so far" in log and log.count("\n") < 5
+
+
+def test_an_environment_that_fails_in_every_step_is_the_end_of_its_actor_with_the_cause(stage_of):
+    faults = {"synthetic_fault_step": 0, "synthetic_fault_env": 1}
+    stage = stage_of(Case("synthetic_crashing", options=faults, use_rnn=False))
+    stage.start(0, max_env_rebuilds=4)
+    message = r"(?s)^actor-00 failed\nTraceback.* 5 times in a row, .*synthetic crash in step 0 of environment 1$"
     with pytest.raises(RunFailed, match=message):
         stage.play_until(lambda: False)
 

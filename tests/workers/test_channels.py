@@ -6,12 +6,14 @@ import faster_fifo
 import numpy as np
 import pytest
 
-from algorithms.workers.channels import Inbox, Outbox
+from algorithms.workers.channels import Gate, Inbox, Outbox
 
 
 def channel(size=2000, keep=10_000):
     fifo, sent = faster_fifo.Queue(max_size_bytes=size), np.zeros(1, np.int64)
-    return Outbox(fifo, sent, keep), Inbox(fifo, sent)
+    flags = np.zeros(2, np.uint8)
+    sender, receiver = Gate(flags[:1], flags[1:]), Gate(flags[1:], flags[:1])
+    return Outbox(fifo, sent, sender, keep), Inbox(fifo, sent, receiver)
 
 
 def test_messages_arrive_in_order_and_once():
@@ -29,7 +31,7 @@ def test_an_empty_channel_is_not_touched():
         def get_many_nowait(self):
             raise AssertionError("looked into an empty queue")
 
-    assert not Inbox(Untouchable(), np.zeros(1, np.int64)).receive()
+    assert not Inbox(Untouchable(), np.zeros(1, np.int64), Gate(*np.zeros((2, 1), np.uint8))).receive()
 
 
 def test_what_finds_no_room_is_kept_and_sent_later_in_order():
@@ -94,3 +96,31 @@ def test_messages_of_any_size_pass(size):
     outbox, inbox = channel(size=1_000_000)
     outbox.send(*["z" * size] * 5)
     assert list(inbox.receive()) == ["z" * size] * 5
+
+
+def test_nobody_enters_while_the_other_side_is_inside():
+    flags = np.zeros(2, np.uint8)
+    one, other = Gate(flags[:1], flags[1:]), Gate(flags[1:], flags[:1])
+    assert one.enter() and not other.enter()
+    assert flags.tolist() == [1, 0]  # the one that was sent away has left no flag behind
+    one.leave()
+    assert other.enter() and not one.enter()
+
+
+def test_what_cannot_be_sent_because_the_reader_is_inside_goes_later():
+    fifo, sent, flags = faster_fifo.Queue(max_size_bytes=2000), np.zeros(1, np.int64), np.zeros(2, np.uint8)
+    outbox = Outbox(fifo, sent, Gate(flags[:1], flags[1:]))
+    inbox = Inbox(fifo, sent, Gate(flags[1:], flags[:1]))
+    flags[1] = 1
+    outbox.send("a")
+    assert sent[0] == 0 and not outbox.flush()
+    flags[1] = 0
+    assert outbox.flush() and list(inbox.receive()) == ["a"]
+    assert not flags.any()
+
+
+def test_the_queue_of_a_sender_that_died_inside_is_left_alone():
+    outbox, inbox = channel()
+    outbox.send("a")
+    outbox._gate._mine[0] = 1  # as its process leaves it
+    assert list(inbox.receive()) == []

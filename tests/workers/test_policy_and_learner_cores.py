@@ -221,6 +221,6 @@ def test_the_learner_reads_rewards_ends_and_observations_as_the_environments_wro
 def test_nothing_is_answered_before_weights_were_published(tmp_path):
     turns = Turns(CASES["terminations, gru"](), tmp_path)
     policy = turns.policies[0]
-    policy._weights = type(turns.weights[0]).create(0)
+    policy._weights = type(turns.weights[0]).create("empty")
     assert not policy.adopt_newest()
     assert policy.version == -1

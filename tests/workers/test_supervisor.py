@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from algorithms.memory.counters import Phase, Tally
-from algorithms.messages import CheckpointSaved, Ready, SaveCheckpoint
+from algorithms.messages import CheckpointSaved, Ready, SaveCheckpoint, WorkerReady
+from algorithms.workers.incarnations import Limits
 from algorithms.workers.placement import Placement
-from algorithms.workers.supervisor import Limits
 from tests.workers.conftest import PATIENCE_S, is_alive
 from utils.processes import usable_cores
 
@@ -200,8 +200,8 @@ def test_the_next_incarnation_takes_the_place_of_the_first(crew):
     crew.ready("actor-06")
     assert crew.arrays["heartbeat"][0] > heartbeat
     crew.supervisor.send("actor-06", SaveCheckpoint("best", 1, {}, 1, 0.0))
-    crew.poll_until(lambda: len(crew.reports) == 2)
-    assert [type(report) for report in crew.reports] == [Ready, SaveCheckpoint]
+    crew.poll_until(lambda: len(crew.reports) == 3)
+    assert [type(report) for report in crew.reports] == [Ready, WorkerReady, SaveCheckpoint]
 
 
 def test_memory_of_every_worker_is_measured(crew):

@@ -1,0 +1,78 @@
+"""One worker from its start to its end: what it is started from, what the driver holds of it, when it is overdue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algorithms.memory.counters import Phase, Tally
+from algorithms.memory.layout import Sizes
+from algorithms.messages import Failed
+from algorithms.workers.channels import Inbox, Outbox
+from algorithms.workers.placement import Placement
+from algorithms.workers.restarts import Kind
+
+# What a worker counts when it first does what it is there for, and when it has done enough to be worth a restart.
+FIRST_WORK = {
+    Kind.ACTOR: Tally.ACTOR_STEPS_OF_SPLITS,
+    Kind.POLICY_WORKER: Tally.POLICY_BATCHES,
+    Kind.LEARNER: Tally.LEARNER_BATCHES,
+}
+WORTH_A_RESTART = FIRST_WORK | {Kind.ACTOR: Tally.ACTOR_ROLLOUTS}
+
+
+class Limits(NamedTuple):
+    """How long a worker may show no sign of life, in seconds, by what it is doing."""
+
+    setup_s: float = 300.0
+    reset_s: float = 120.0
+    step_s: float = 60.0
+
+    def of(self, phase: Phase) -> float:
+        """The limit that holds now."""
+        if phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.TEARDOWN, Phase.ENDED):
+            return self.setup_s
+        return self.reset_s if phase is Phase.RESET else self.step_s
+
+
+class Recipe(NamedTuple):
+    """How to start one worker, the first time and again."""
+
+    name: str
+    process: int  # place in the shared counters
+    worker_type: str  # "package.module:Class", so that the driver need not import what the worker does
+    job: Any
+    placement: Placement
+
+
+@dataclass
+class Managed:
+    """One worker and what the driver holds of its present incarnation."""
+
+    recipe: Recipe
+    generation: int
+    process: BaseProcess
+    inbox: Inbox
+    outbox: Outbox
+    tallies: NDArray[np.int64]  # as its predecessors left them
+    lost_at: float  # when its predecessor was lost
+    is_ready: bool = False
+    is_working: bool = False
+    condemned: str = ""  # why the supervisor killed it
+    failure: Failed | None = None  # its last words
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present incarnation."""
+        return self.process.pid or 0
+
+
+def kind_of(recipe: Recipe, sizes: Sizes) -> Kind:
+    """Processes are numbered actors first, then policy workers, then learners."""
+    if recipe.process < sizes.actors:
+        return Kind.ACTOR
+    return Kind.POLICY_WORKER if recipe.process < sizes.processes - sizes.policies else Kind.LEARNER

@@ -1,0 +1,95 @@
+"""Who is replaced, when, and when going on is pointless: the one restart policy, without processes.
+
+A worker that had done some work since its last start is replaced at once, however often: kills from outside, a machine
+short of memory, an environment that crashes every hour. Failures *in a row*, without any work in between, point to a
+cause that will not go away: they are answered with pauses that double, and in the end with giving up.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+LONGEST_PAUSE_S = 30.0
+
+
+class Kind(enum.Enum):
+    """What a worker is for the run."""
+
+    ACTOR = "actor"
+    POLICY_WORKER = "policy worker"
+    LEARNER = "learner"
+
+
+class Loss(NamedTuple):
+    """How one incarnation ended."""
+
+    in_setup: bool  # before its first step
+    by_exception: bool  # its own, not a kill from outside
+    is_final: bool  # the exception says that another try would end the same way
+    has_worked: bool  # it did some of what it is there for
+
+
+class Verdict(enum.Enum):
+    """What follows."""
+
+    REPLACE = "replace"
+    QUARANTINE = "quarantine"
+    END = "end"
+
+
+class Decision(NamedTuple):
+    """What follows, and when."""
+
+    verdict: Verdict
+    pause_s: float = 0.0
+    reason: str = ""  # why the run ends, or the worker is given up
+
+
+class RestartLimits(NamedTuple):
+    """The options; see `WorkersConfig` for their meaning."""
+
+    failures_in_a_row: int = 3
+    setup_retries: int = 2
+    first_pause_s: float = 0.5
+    quarantined_share: float = 0.5
+
+
+class RestartPolicy:
+    """Counts failures in a row per worker, and decides."""
+
+    def __init__(self, limits: RestartLimits, num_actors: int) -> None:
+        """Nobody has failed yet."""
+        self.limits = limits
+        self._num_actors = num_actors
+        self._in_a_row: dict[str, int] = {}
+        self.quarantined: set[str] = set()
+
+    def judge(self, name: str, kind: Kind, loss: Loss) -> Decision:
+        """What follows when worker `name` was lost."""
+        limits = self.limits
+        failures = self._in_a_row[name] = 1 if loss.has_worked else self._in_a_row.get(name, 0) + 1
+        if loss.is_final or limits.failures_in_a_row == 0:
+            return Decision(Verdict.END)
+        if loss.in_setup and loss.by_exception:
+            # What builds the same thing from the same options will fail the same way; a simulator may be luckier.
+            if kind is not Kind.ACTOR or failures > limits.setup_retries:
+                return Decision(Verdict.END)
+        elif failures > limits.failures_in_a_row:
+            return self._give_up(name, kind, failures)
+        return Decision(Verdict.REPLACE, self._pause(failures))
+
+    def _give_up(self, name: str, kind: Kind, failures: int) -> Decision:
+        reason = f"{failures} times in a row without doing any work"
+        if kind is not Kind.ACTOR:
+            return Decision(Verdict.END, reason=reason)
+        if len(self.quarantined | {name}) > self.limits.quarantined_share * self._num_actors:
+            so_far = f"; {len(self.quarantined)} of {self._num_actors} actors were given up before it"
+            return Decision(Verdict.END, reason=reason + so_far)
+        self.quarantined.add(name)
+        return Decision(Verdict.QUARANTINE, reason=reason)
+
+    def _pause(self, failures: int) -> float:
+        if failures <= 1:
+            return 0.0
+        return min(LONGEST_PAUSE_S, self.limits.first_pause_s * 2.0 ** (failures - 2))

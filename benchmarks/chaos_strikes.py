@@ -1,0 +1,133 @@
+"""Who is struck, when and with what: a plan from a seed, and the hand that carries it out on living processes.
+
+kill    SIGKILL
+stop    SIGSTOP, and SIGCONT a while later
+freeze  SIGSTOP for good: the run has to notice by itself
+term    SIGTERM, which a worker has to survive: ending workers is the driver's business
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.chaos_events import Hit, kind_of
+
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "freeze": signal.SIGSTOP,
+    "term": signal.SIGTERM,
+}
+
+
+class Strike(NamedTuple):
+    """One signal that is going to be sent."""
+
+    at_s: float  # after the first moment of the disturbance
+    kind: str
+    signal: str
+    pick: float  # in [0, 1): which of those of its kind that live then
+
+
+class Stopped(NamedTuple):
+    """A process that has to be let go on."""
+
+    process: psutil.Process
+    until: float  # monotonic clock
+
+
+def plan(seed: int, count: int, interval_s: float, kinds: Sequence[str], signals: Sequence[str]) -> list[Strike]:
+    """Strikes at random moments, `interval_s` apart on average; a name that is listed twice is drawn twice as often."""
+    rng, strikes, at_s = random.Random(seed), [], 0.0
+    for _ in range(count):
+        at_s += rng.expovariate(1.0 / interval_s)
+        strikes.append(Strike(at_s, rng.choice(kinds), rng.choice(signals), rng.random()))
+    return strikes
+
+
+def workers_below(root: psutil.Process) -> dict[str, psutil.Process]:
+    """Title -> process, for every worker that runs below a driver; a process that has ended counts no more."""
+    found = {}
+    for process in root.children(recursive=True):
+        try:
+            title = process.name()
+            # Until it has set a title of its own a worker bears the forkserver's; those that ended bear it on.
+            if kind_of(title) and process.status() != psutil.STATUS_ZOMBIE:
+                found[title] = process
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class Striker:
+    """Carries a plan out: whenever it is called, it strikes what is due, and lets go on who has been stopped enough."""
+
+    def __init__(self, strikes: Sequence[Strike], stop_s: float) -> None:
+        """The clock starts with the first call. `stop_s`: how long a stopped process stands still."""
+        self._waiting = list(strikes)
+        self._stop_s = stop_s
+        self._began: float | None = None
+        self._stopped: list[Stopped] = []
+        self.hits: list[Hit] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Everything has been sent, and everybody goes on."""
+        return not self._waiting and not self._stopped
+
+    @property
+    def waiting(self) -> int:
+        """Strikes that are still to come."""
+        return len(self._waiting)
+
+    def give_up(self) -> None:
+        """Strike no more; who is stopped goes on now."""
+        self._waiting = []
+        self._stopped = [stopped._replace(until=0.0) for stopped in self._stopped]
+
+    def act(self, root: psutil.Process) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        self._continue_stopped(now)
+        due = [strike for strike in self._waiting if strike.at_s <= now - self._began]
+        if not due:
+            return
+        living = workers_below(root)
+        for strike in due:
+            # Where nobody of that kind lives just now, the strike waits for the next one.
+            if self._strike(strike, living):
+                self._waiting.remove(strike)
+
+    def _strike(self, strike: Strike, living: Mapping[str, psutil.Process]) -> bool:
+        still = {stopped.process.pid for stopped in self._stopped}
+        titles = sorted(title for title, p in living.items() if kind_of(title) == strike.kind and p.pid not in still)
+        if not titles:
+            return False
+        title = titles[int(strike.pick * len(titles))]
+        # Before the signal: the run may tell of the loss sooner than we come back.
+        hit = Hit(time.time(), title, strike.signal)
+        try:
+            living[title].send_signal(SIGNALS[strike.signal])
+        except psutil.NoSuchProcess:
+            return False
+        self.hits.append(hit)
+        if strike.signal == "stop":
+            self._stopped.append(Stopped(living[title], time.monotonic() + self._stop_s))
+        elif strike.signal == "kill" and isinstance(living, dict):
+            del living[title]  # it may still be seen, but must not be struck twice
+        return True
+
+    def _continue_stopped(self, now: float) -> None:
+        for stopped in [stopped for stopped in self._stopped if stopped.until <= now]:
+            self._stopped.remove(stopped)
+            try:
+                stopped.process.send_signal(signal.SIGCONT)  # psutil looks whether the pid is still that process
+            except psutil.NoSuchProcess:
+                continue  # somebody replaced it meanwhile

@@ -1,0 +1,232 @@
+"""Endings: a real run is ended, or asked to save, at random moments. How soon, with what on disk, and what is left?
+
+    python -m benchmarks.endings --moments=50 --seed=1 --ways=term,int,usr1,driver,twice [-- training options]
+
+    term, int   SIGTERM, SIGINT: ends within 10 s with a checkpoint that is not older than the signal
+    usr1        SIGUSR1: such a checkpoint as well, and the run goes on
+    driver      kill -9 of the driver: everything below it is gone within 2 s, nothing is left
+    twice       Ctrl+C, and once more a tenth of a second later: ends at once
+
+Each start goes on where the one before was ended, so the checkpoints are also read, fifty times. Every other moment is
+counted from the start of the program instead of from that of training: some of those lie before there is anything to
+save, and then only the exit counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import chaos_watch
+from benchmarks.chaos_events import percentile
+from benchmarks.chaos_report import Check, failures
+from benchmarks.chaos_watch import Watch
+from benchmarks.measuring import MeasurementError, show, started
+from benchmarks.ours import OurRun, our_run
+
+LOAD = "--env=CartPole-v1 --num_workers=4 --num_envs_per_worker=16 --device=cpu"
+WAYS = {
+    "term": signal.SIGTERM,
+    "int": signal.SIGINT,
+    "usr1": signal.SIGUSR1,
+    "driver": signal.SIGKILL,
+    "twice": signal.SIGINT,
+}
+EXIT_CODES = {"term": 143, "int": 130, "twice": 130, "driver": -signal.SIGKILL}
+LAST_MOMENT_S = 10.0
+START_LIMIT_S = 120.0
+SAVE_S, END_S, GONE_S, AT_ONCE_S = 10.0, 10.0, 2.0, 1.0
+SECOND_AFTER_S = 0.1
+# How long one may wait for what should have been long over: a hang is told as such, not as a number.
+LIMIT_S = 60.0
+MOST_TOLD = 3  # faults in the table; all of them are in the JSON
+COLUMNS = ("what", "measured", "bar", "")
+
+
+class Saved(NamedTuple):
+    """What a checkpoint's name and time tell."""
+
+    train_step: int
+    env_frames: int
+    time: float  # wall clock
+
+
+class Moment(NamedTuple):
+    """One signal and what followed."""
+
+    way: str
+    after_s: float  # from the moment at which it listened, or trained, to the signal
+    had_trained: bool  # this start had counted frames, so there was something to save
+    seconds: float  # until it ended, or had saved
+    exit_code: int | None  # None: it did not end, or was not meant to
+    faults: tuple[str, ...]  # what was not as it has to be, in words
+
+
+def newest_checkpoint(folder: Path) -> Saved:
+    """The newest by its name; zeros when there is none."""
+    found = [Saved(0, 0, 0.0)]
+    for path in (folder / "checkpoint_p0").glob("checkpoint_*.pth"):
+        steps, frames = map(int, path.stem.split("_")[1:])
+        found.append(Saved(steps, frames, path.stat().st_mtime))
+    return max(found)
+
+
+def what_is_missing(saved: Saved, signalled_at: float, told: Mapping[str, Any]) -> list[str]:
+    """What a run had told of a policy before the signal and its checkpoint does not hold, in words."""
+    missing = []
+    if saved.time < signalled_at:
+        missing.append(f"the newest checkpoint is {signalled_at - saved.time:.1f} s older than the signal")
+    if saved.train_step < told["train_steps"]:
+        missing.append(f"the newest checkpoint has {saved.train_step} train steps of {told['train_steps']}")
+    if saved.env_frames < told["env_frames"]:
+        missing.append(f"the newest checkpoint has {saved.env_frames} frames of {told['env_frames']}")
+    return missing
+
+
+class Ending:
+    """Starts of one run, each watched until it is over."""
+
+    def __init__(self, run: OurRun, folder: Path) -> None:
+        """Nothing is started yet. `folder`: for the log, with a folder `tmp` for temporary files."""
+        self._run = run
+        self._temporary = folder / "tmp"
+        self._log = folder / "log.txt"
+
+    def at(self, way: str, after_s: float, *, trains: bool) -> Moment:
+        """Start it, wait so long, do it, and see what is left.
+
+        Args:
+            way: one of `WAYS`.
+            after_s: seconds that it may go on before.
+            trains: they are counted from the start of training; otherwise from when it first listens to signals.
+
+        Raises:
+            MeasurementError: it ended by itself, hangs, or does not go on after it has saved.
+        """
+        shared_before, files_before = chaos_watch.shared_memory(), set(self._temporary.rglob("*"))
+        with started(self._run.command, self._log) as (process, _):
+            watch = Watch(self._run.folder, process, self._log, LIMIT_S)
+            is_ready = watch.trains if trains else lambda: chaos_watch.listens(process.pid, signal.SIGTERM)
+            if not watch.until(is_ready, START_LIMIT_S):
+                raise MeasurementError(f"not begun within {START_LIMIT_S:.0f} s; {chaos_watch.last_line(self._log)}")
+            watch.until(lambda: False, after_s)
+            moment = self._save(watch, process) if way == "usr1" else self._end(way, watch, process)
+        left = [str(path) for path in set(self._temporary.rglob("*")) - files_before]
+        if way in ("term", "int"):  # who is killed while writing leaves a temporary file, which the next start removes
+            left += [str(path) for path in self._run.folder.rglob("*.tmp")]
+        left += [f"/dev/shm/{name}" for name in chaos_watch.shared_memory() - shared_before]
+        return moment._replace(after_s=after_s, faults=(*moment.faults, *(f"{name} was left" for name in left)))
+
+    def _end(self, way: str, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
+        had_trained, told, signalled_at = watch.has_counted(), dict(watch.status), time.time()
+        if way == "twice":
+            process.send_signal(WAYS[way])
+            time.sleep(SECOND_AFTER_S)
+        code, seconds = chaos_watch.end(process, WAYS[way], LIMIT_S)
+        began = time.monotonic()
+        faults = [f"{name} was left" for name in chaos_watch.survivors(process.pid, GONE_S)]
+        if way == "driver":
+            seconds = time.monotonic() - began
+        if way in ("term", "int") and had_trained:
+            faults += what_is_missing(newest_checkpoint(self._run.folder), signalled_at, told["policies"][0])
+        if code != EXIT_CODES[way]:
+            faults.append(f"exit code {code}; {chaos_watch.last_line(self._log)}")
+        return Moment(way, 0.0, had_trained, seconds, code, tuple(faults))
+
+    def _save(self, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
+        told, signalled_at = dict(watch.status), time.time()
+        process.send_signal(signal.SIGUSR1)
+        watch.until(lambda: newest_checkpoint(self._run.folder).time >= signalled_at, LIMIT_S)
+        seconds = time.time() - signalled_at
+        faults = what_is_missing(newest_checkpoint(self._run.folder), signalled_at, told["policies"][0])
+        frames = watch.samples[-1].env_frames
+        if not watch.until(lambda: watch.samples[-1].env_frames > frames, LIMIT_S):
+            faults.append("it saved and did not go on")
+        return Moment("usr1", 0.0, True, seconds, None, tuple(faults))
+
+
+def endings(
+    way: str, moments: int, seed: int, options: Sequence[str], folder: Path, tell: Callable[[str], None]
+) -> list[Moment]:
+    """The same experiment, ended in one way at as many random moments."""
+    (folder / "tmp").mkdir(parents=True)
+    run = our_run([*LOAD.split(), *options], folder, way)
+    ending = Ending(run._replace(command=["env", f"TMPDIR={folder / 'tmp'}", *run.command]), folder)
+    rng, found = random.Random(f"{seed} {way}"), []
+    for number in range(1, moments + 1):
+        after_s = rng.uniform(0.0, LAST_MOMENT_S)
+        try:
+            found.append(ending.at(way, after_s, trains=way == "usr1" or number % 2 == 1))
+        except MeasurementError as error:
+            found.append(Moment(way, after_s, False, LIMIT_S, None, (str(error),)))
+        tell(f"{way} {number} of {moments}, after {after_s:.1f} s: {found[-1].seconds:.2f} s {found[-1].faults or ''}")
+    return found
+
+
+def checks(way: str, moments: Sequence[Moment]) -> list[Check]:
+    """What was demanded of one way to end a run, and found."""
+    bar_s = {"usr1": SAVE_S, "driver": GONE_S, "twice": AT_ONCE_S}.get(way, END_S)
+    seconds = [moment.seconds for moment in moments]
+    p95 = percentile(seconds, 0.95)
+    faults = [f"after {moment.after_s:.1f} s: {fault}" for moment in moments for fault in moment.faults]
+    trained = sum(moment.had_trained for moment in moments)
+    words = f"p50 {percentile(seconds, 0.5):.2f}, p95 {p95:.2f}, max {max(seconds):.2f}"
+    until = "until it has saved" if way == "usr1" else "until it has ended"
+    return [
+        Check(f"{way}: seconds {until}", words, f"p95 <= {bar_s:g}", p95 <= bar_s),
+        Check(f"{way}: moments of training", f"{trained} of {len(moments)}", "some", trained > 0),
+        Check(f"{way}: what was wrong", _told(faults), "nothing", not faults),
+    ]
+
+
+def _told(faults: Sequence[str]) -> str:
+    more = len(faults) - MOST_TOLD
+    return "; ".join(faults[:MOST_TOLD]) + (f"; and {more} more" if more > 0 else "") if faults else "nothing"
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """End runs, print the table, write the JSON; 1 when a bar was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moments", type=int, default=50, help="how often, each way")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for every moment")
+    parser.add_argument("options", nargs="*", help="after --: further options of the run")
+    chosen = parser.parse_args(argv)
+    ways = chosen.ways.split(",")
+    if unknown := [way for way in ways if way not in WAYS]:
+        parser.error(f"{', '.join(unknown)} is unknown; there are {', '.join(WAYS)}")
+    if chosen.moments < 1:
+        parser.error(f"--moments={chosen.moments} ends nothing; nearest: 1")
+    folder = Path(tempfile.mkdtemp(prefix="endings."))
+    results, moments = [], []
+    for way in ways:
+        found = endings(way, chosen.moments, chosen.seed, chosen.options, folder / way, _tell)
+        moments += found
+        results += checks(way, found)
+    show(COLUMNS, [check.row() for check in results])
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps([moment._asdict() for moment in moments], indent=1) + "\n")
+    if missed := failures(results):
+        print("\n".join([*(f"FAILED  {line}" for line in missed), f"the runs' folder is kept: {folder}"]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Environments that fail while they are trained on: which failures are mended, how often, and what is said of them.
+
+An environment that raises is built anew, in its place; the others are not touched. One that gives what cannot be
+learned from is a defect that another try would not mend: it ends the run, unless the user wants such steps dropped and
+the environment reset. Either way, failing again and again without one sound step in between is given up, so that the
+process ends and whoever started it decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from envs.api import BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
+
+# Environments that fail in every step must not fill the disk.
+LOG_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def ignore(is_bad_data: bool) -> None:
+    """Count nothing."""
+
+
+class FaultKeeper:
+    """Decides about the failures of all environments of one process, counts them and logs them now and then."""
+
+    def __init__(
+        self,
+        max_rebuilds: int = 10,
+        *,
+        drops_bad_data: bool = False,
+        count: Callable[[bool], None] = ignore,
+        repairing: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """Begin with no failures.
+
+        Args:
+            max_rebuilds: of one environment in a row, without a sound step in between.
+            drops_bad_data: bad data cost the step, not the run.
+            count: called for each failure that is mended, with whether it was bad data.
+            repairing: surrounds the mending of an environment, which may take as long as building one.
+        """
+        self._max_rebuilds = max_rebuilds
+        self._drops_bad_data = drops_bad_data
+        self._count = count
+        self.repairing = repairing
+        self._num_failures = 0
+        self._num_told = 0
+        self._next_line = 0.0
+
+    def take(self, failed: EnvError, in_a_row: int) -> None:
+        """Note a failure that is about to be mended.
+
+        Raises:
+            EnvError: it is not to be mended: bad data, or the environment failed too often in a row.
+        """
+        is_bad_data = isinstance(failed, BadEnvDataError)
+        if is_bad_data and not self._drops_bad_data:
+            raise failed
+        if in_a_row > self._max_rebuilds:
+            final = EnvError(failed.env_index, failed.phase, failed.message, failed.context, in_a_row)
+            raise final from (failed.__cause__ or failed)
+        self._count(is_bad_data)
+        self._num_failures += 1
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LOG_EVERY_S
+            self._tell(failed, "reset" if is_bad_data else "built anew")
+
+    def _tell(self, failed: EnvError, remedy: str) -> None:
+        unseen = self._num_failures - self._num_told - 1
+        since = f", {unseen} of them since the last such line" if unseen else ""
+        total = f"{self._num_failures} failures so far in this process{since}"
+        self._num_told = self._num_failures
+        log.warning("%s; it is %s (%s)", failed, remedy, total)
+
+
+class ValueCheck:
+    """Finds rewards and observations that are not finite, at a microsecond per step of a batch."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        """Look at the leaves of floats only: whole numbers are finite."""
+        rows = num_envs * spec.agents_per_env
+        # Zero times anything is zero, unless that is infinite or no number; `vdot` says so without a warning, and in
+        # half of the time that `isfinite` takes.
+        self._reward_zeros = np.zeros(rows, np.float32)
+        self._zeros = [
+            (leaf.name, np.zeros((rows, *leaf.shape), leaf.dtype))
+            for leaf in spec.observations
+            if np.dtype(leaf.dtype).kind == "f"
+        ]
+
+    def passes(self, out: StepArrays) -> bool:
+        """Every number is finite."""
+        if np.vdot(out.rewards, self._reward_zeros) != 0.0:
+            return False
+        for name, zeros in self._zeros:  # noqa: SIM110 - a generator would take as long as the check
+            if np.vdot(out.observations[name], zeros) != 0.0:
+                return False
+        return True
+
+    def bad_rows(self, out: StepArrays) -> list[int]:
+        """Agent rows of which a number is not finite."""
+        is_bad = ~np.isfinite(out.rewards)
+        for name, _ in self._zeros:
+            is_bad |= ~np.isfinite(out.observations[name].reshape(len(is_bad), -1)).all(axis=1)
+        return [int(row) for row in np.flatnonzero(is_bad)]
+
+    def misfit(self, out: StepArrays, rows: slice, *, with_rewards: bool = True) -> MisfitError | None:
+        """The first number of these rows that is not finite, as an error to be raised."""
+        columns = [("reward", out.rewards)] if with_rewards else []
+        columns += [(name, out.observations[name]) for name, _ in self._zeros]
+        for name, array in columns:
+            numbers = array[rows]
+            is_bad = ~np.isfinite(numbers)
+            if is_bad.any():
+                return MisfitError(name, "finite", f"{numbers[is_bad][0]} in {is_bad.sum()} of {is_bad.size} numbers")
+        return None

@@ -1,0 +1,351 @@
+"""Plays an environment for a moment before a run starts, and checks that it keeps what it declares.
+
+What is wrong with an environment is cheapest to learn before processes start and files are written. Here its own
+results are looked at, before any adapter has made them fit: what `reset` and `step` return, the flags, rewards, infos,
+and every observation against its space. Random allowed actions, some hundred steps, about a second at most.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from envs.adapters import fitting_mask
+from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError
+from envs.registry import ResolvedEnv, make_batch_env
+from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
+from utils.options import ConfigError
+
+MAX_STEPS = 300
+MAX_SECONDS = 1.5
+# Training survives any number of crashes that sound steps lie between; these mean that nothing else would happen.
+MAX_FAILURES_IN_A_ROW = 3
+MAX_FAILURES = 10
+
+_SEED = 1
+
+
+class Checked(NamedTuple):
+    """What was found out about an environment."""
+
+    spec: EnvSpec
+    warnings: list[str]
+
+
+class _Results(NamedTuple):
+    """What a reset or step gave, per agent that is there."""
+
+    observations: dict[Any, Any]
+    infos: dict[Any, Any]
+    rewards: dict[Any, Any]
+    has_ended: bool
+
+
+def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: bool, place: Any = None) -> Checked:
+    """Build one environment, play it, close it; what a batch of these will exchange.
+
+    Args:
+        env: which environment.
+        family_options: an instance of the family's `config`.
+        drops_bad_data: training drops bad data, so now and then they are no reason to refuse.
+        place: anything whose attribute `value` takes bytes: where the check is, in case it never returns.
+
+    Raises:
+        ConfigError: the environment breaks the contract; names what, what was expected and what was seen.
+        EnvError: it cannot be built, or fails again and again.
+    """
+    flight = _Flight(env, family_options, drops_bad_data, place)
+    try:
+        flight.build()
+        flight.play()
+    finally:
+        flight.close()
+    return Checked(flight.spec, flight.warnings)
+
+
+class _Flight:
+    """One check from its beginning to its end."""
+
+    spec: EnvSpec
+
+    def __init__(self, env: ResolvedEnv, family_options: Any, drops: bool, place: Any) -> None:
+        self._resolved, self._options, self._drops, self._place = env, family_options, drops, place
+        self._batch: Any = None
+        self._attempt = self._steps = 0
+        self._failures = self._in_a_row = 0
+        self._where = "build"
+        self._rng = np.random.default_rng(_SEED)
+        self.warnings: list[str] = []
+
+    def build(self) -> None:
+        """An environment, and what its spaces say."""
+        self._go("build")
+        self._batch = make_batch_env(self._resolved, self._options, [EnvContext(seed=_SEED, attempt=self._attempt)])
+        self.spec = self._batch.spec
+        self._hand = hand_of(self._batch)
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._batch is not None:
+            self._batch.close()
+
+    def play(self) -> None:
+        """Steps until there were enough, through crashes that training would survive as well."""
+        deadline = time.monotonic() + MAX_SECONDS
+        while self._steps < MAX_STEPS and (time.monotonic() < deadline or self._steps == 0):
+            try:
+                self._play_episode(deadline)
+            except MisfitError as error:
+                message = f"--env={self._resolved.name}, {self._where}: {error}"
+                if not self._drops:
+                    raise ConfigError(
+                        f"{message}. Mend the environment, or wrap it; --check_env=False starts without this check"
+                    ) from error
+                self._note_failure(message, error)
+            except (Exception, SystemExit) as error:
+                self._survive(error)
+
+    def _survive(self, error: BaseException) -> None:
+        self._note_failure(f"--env={self._resolved.name}, {self._where}: {type(error).__name__}: {error}", error)
+        self._attempt += 1
+        batch, self._batch = self._batch, None
+        try:
+            batch.close()
+        except Exception as second:
+            self.warnings.append(f"--env={self._resolved.name}, close: {type(second).__name__}: {second}")
+        self.build()
+
+    def _note_failure(self, message: str, error: BaseException) -> None:
+        self._failures += 1
+        self._in_a_row += 1
+        if self._in_a_row > MAX_FAILURES_IN_A_ROW or self._failures > MAX_FAILURES:
+            cause, context = f"{type(error).__name__}: {error}", EnvContext(env_name=self._resolved.name)
+            phase = f"{self._where} of the check before the start"
+            if self._failures > MAX_FAILURES:
+                phase += f", as it did {MAX_FAILURES} times in the {self._steps} steps before"
+            raise EnvError(0, phase, cause, context, self._in_a_row) from error
+        self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
+
+    def _play_episode(self, deadline: float) -> None:
+        self._go("reset(seed=...)")
+        results = self._hand.reset(_SEED + self._attempt)
+        self._look(results)
+        has_ended = False
+        while not has_ended and self._steps < MAX_STEPS and time.monotonic() < deadline:
+            mask = self._masks(results)
+            rows = random_actions(self.spec.actions, self._rng, self._hand.num_rows, mask)
+            self._go(f"step {self._steps + 1}")
+            results = self._hand.step(rows)
+            self._look(results)
+            self._steps += 1
+            self._in_a_row = 0
+            has_ended = results.has_ended
+
+    def _go(self, where: str) -> None:
+        self._where = where
+        if self._place is not None:
+            self._place.value = where.encode()
+
+    def _masks(self, results: _Results) -> np.ndarray | None:
+        width = mask_width(self.spec.actions)
+        masks = np.ones((self._hand.num_rows, width), np.uint8)
+        for row, agent in enumerate(self._hand.agents):
+            mask = _mask_of(results.observations.get(agent), results.infos.get(agent, {}))
+            if mask is not None:
+                masks[row] = fitting_mask(mask, width)
+        return masks if width else None
+
+    def _look(self, results: _Results) -> None:
+        width = mask_width(self.spec.actions)
+        for observation in results.observations.values():
+            self._hand.layout.write(self._hand.views, self._hand.rows, observation)
+            self._hand.layout.check_range(observation)
+        for reward in results.rewards.values():
+            _check_reward(reward)
+        for agent, info in results.infos.items():
+            _check_info(info, width)
+            mask = _mask_of(results.observations.get(agent), info)
+            if mask is not None and width and not np.any(fitting_mask(mask, width)):
+                raise MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
+
+
+class _SingleHand:
+    """Calls a Gymnasium environment."""
+
+    agents: tuple[Any, ...] = (0,)
+    num_rows = 1
+    rows: int | slice = 0
+
+    def __init__(self, env: Any, observation_space: Any, action_space: Any) -> None:
+        self.env = env
+        self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
+        self.views = self.layout.views(
+            {leaf.name: np.zeros((self.num_rows, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves}
+        )
+
+    def reset(self, seed: int) -> _Results:
+        """Begin an episode."""
+        observation, info = self._checked_reset(seed)
+        return _Results({0: observation}, {0: info}, {}, False)
+
+    def step(self, actions: np.ndarray) -> _Results:
+        """Take one step."""
+        (action,) = self.actions.rows(actions)
+        observation, reward, terminated, truncated, info = self._checked_step(action)
+        is_terminated, is_truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+        # What follows a terminated step is never learned from.
+        observations = {} if is_terminated else {0: observation}
+        return _Results(observations, {0: info}, {0: reward}, is_terminated or is_truncated)
+
+    def _checked_reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        try:
+            result = self.env.reset(seed=seed)
+        except TypeError as error:
+            if accepts_seed(self.env):
+                raise
+            raise MisfitError(
+                "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}"
+            ) from None
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise MisfitError("reset", "(observation, info), the info a dict", _outline(result))
+        return result
+
+    def _checked_step(self, action: Any) -> tuple[Any, ...]:
+        result = self.env.step(action)
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", _outline(result))
+        if not isinstance(result[4], dict):
+            raise MisfitError("info", "a dict", describe(result[4]))
+        return result
+
+
+class _ParallelHand(_SingleHand):
+    """Calls a PettingZoo parallel environment: dicts by agent wherever a single one has a value."""
+
+    def __init__(self, env: Any) -> None:
+        self.agents = tuple(env.possible_agents)
+        self.num_rows = len(self.agents)
+        super().__init__(env, env.observation_space(self.agents[0]), env.action_space(self.agents[0]))
+
+    def reset(self, seed: int) -> _Results:
+        """Begin an episode."""
+        observations, infos = self._checked_reset(seed)
+        self._require_agents("observations", observations)
+        return _Results(observations, infos, {}, not self.env.agents)
+
+    def step(self, actions: np.ndarray) -> _Results:
+        """Take one step."""
+        present = list(self.env.agents)
+        chosen = dict(zip(self.agents, self.actions.rows(actions), strict=True))
+        results = self._checked_step({agent: chosen[agent] for agent in present})
+        for name, values in zip(("observations", "rewards", "terminations", "truncations"), results, strict=False):
+            self._require_agents(name, values)
+        observations, rewards, terminations, truncations, infos = results
+        for name, flags in (("terminated", terminations), ("truncated", truncations)):
+            for flag in flags.values():
+                _flag(name, flag)
+        missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
+        if missing:
+            raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
+        going_on = {agent: seen for agent, seen in observations.items() if not terminations.get(agent, False)}
+        return _Results(going_on, infos, rewards, not self.env.agents)
+
+    def _require_agents(self, name: str, values: Any) -> None:
+        if not isinstance(values, dict) or not set(values) <= set(self.agents):
+            raise MisfitError(name, f"a dict by agent, of {list(self.agents)}", _outline(values))
+
+
+class _VectorHand(_SingleHand):
+    """Calls a Gymnasium `VectorEnv`: arrays with one entry per environment wherever a single one has a value."""
+
+    rows = slice(None)
+
+    def __init__(self, env: Any) -> None:
+        self.num_rows = env.num_envs
+        super().__init__(env, env.single_observation_space, env.single_action_space)
+
+    def reset(self, seed: int) -> _Results:
+        """Begin episodes everywhere."""
+        observations, _ = self._checked_reset(seed)
+        return _Results({0: observations}, {}, {}, False)
+
+    def step(self, actions: np.ndarray) -> _Results:
+        """Take one step everywhere; its episodes end and begin by themselves."""
+        observations, rewards, terminated, truncated, _ = self._checked_step(self.actions.batched(actions))
+        for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
+            if np.shape(values) != (self.num_rows,):
+                raise MisfitError(name, f"one for each of {self.num_rows} environments", describe(values))
+        return _Results({0: observations}, {}, dict(enumerate(rewards)), False)
+
+
+def hand_of(batch: Any) -> Any:
+    """How the environment inside an adapted batch of one is called."""
+    env = batch.env if hasattr(batch, "env") else batch.envs[0]
+    if hasattr(env, "single_observation_space"):
+        return _VectorHand(env)
+    if hasattr(env, "possible_agents"):
+        return _ParallelHand(env)
+    return _SingleHand(env, env.observation_space, env.action_space)
+
+
+def accepts_seed(env: Any) -> bool:
+    """Whether every layer of an environment can be told a seed when it is reset."""
+    while env is not None:
+        parameters = inspect.signature(env.reset).parameters
+        if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return False
+        env = getattr(env, "env", None)
+    return True
+
+
+def _outline(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}: {', '.join(type(part).__name__ for part in result)}"
+    return describe(result)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_) or (_is_number(value) and value in (0, 1)):
+        return bool(value)
+    raise MisfitError(name, "True or False", describe(value))
+
+
+def _is_number(value: Any) -> bool:
+    """A real number, also when numpy has it: a scalar or an array without axes."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.shape == () and value.dtype.kind in "buif"
+    return isinstance(value, numbers.Real)
+
+
+def _check_reward(reward: Any) -> None:
+    if not _is_number(reward):
+        raise MisfitError("reward", "one real number", describe(reward))
+    if not math.isfinite(float(reward)):
+        raise MisfitError("reward", "finite", f"{reward}")
+
+
+def _check_info(info: Any, mask_entries: int) -> None:
+    if not isinstance(info, dict):
+        raise MisfitError("info", "a dict", describe(info))
+    frames = info.get("num_frames", 1)
+    if not _is_number(frames) or not float(frames).is_integer() or frames < 1:
+        raise MisfitError("num_frames", "a whole number of frames, at least 1, in the info", describe(frames))
+    if not _is_number(info.get("true_reward", 0.0)):
+        raise MisfitError("true_reward", "a number, in the info", describe(info["true_reward"]))
+    stats = info.get("episode_extra_stats", {})
+    if not isinstance(stats, dict) or not all(map(_is_number, stats.values())):
+        raise MisfitError("episode_extra_stats", "a dict of numbers, in the info", describe(stats))
+    _flag("is_active", info.get("is_active", True))
+    if ACTION_MASK in info and mask_entries:
+        fitting_mask(info[ACTION_MASK], mask_entries)
+
+
+def _mask_of(observation: Any, info: Any) -> Any:
+    if isinstance(observation, dict) and ACTION_MASK in observation:
+        return np.ravel(observation[ACTION_MASK])
+    return info.get(ACTION_MASK) if isinstance(info, dict) else None

@@ -1,0 +1,103 @@
+"""Runs whose files cannot be written for a while, or vanish: they go on, say so once, and save again when they can."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+
+from algorithms import checkpoints
+from algorithms.config import from_json
+from tests.end_to_end.conftest import SMALL
+from utils.files import read_json_lines
+
+
+def warnings_of(run, *words):
+    return [line for line in run.read().splitlines() if all(word in line for word in words)]
+
+
+def newest(folder):
+    found = checkpoints.list_checkpoints(folder)
+    return found[0].name if found else ""
+
+
+def wait_for_frames(run, more):
+    before = run.status()["env_frames"]
+    run.wait_for(lambda: run.status().get("env_frames", 0) >= before + more)
+
+
+def test_a_run_outlives_a_checkpoint_folder_that_is_none_and_an_experiment_folder_that_vanishes(start, tmp_path):
+    run = start(*SMALL, "--save_every_sec=0.5", "--gamma=0.9")
+    folder = run.folder / "checkpoint_p0"
+    run.wait_for_training()
+    run.wait_for(lambda: newest(folder))
+
+    folder.rename(tmp_path / "aside")
+    folder.touch()
+    before = newest(tmp_path / "aside")
+    time.sleep(1.5)
+    wait_for_frames(run, 2000)
+    assert newest(tmp_path / "aside") == before
+    folder.unlink()
+    (tmp_path / "aside").rename(folder)
+    run.wait_for(lambda: newest(folder) > before)
+
+    before = newest(folder)
+    run.folder.rename(tmp_path / "gone")
+    run.wait_for(lambda: run.status() and newest(folder) > before)
+    wait_for_frames(run, 2000)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 128 + signal.SIGTERM, run.output
+
+    assert len(warnings_of(run, "checkpoint_p0", "could not be written", "older checkpoints are untouched")) == 1
+    assert len(warnings_of(run, "was missing from", "is there again")) == 1
+    saved = checkpoints.load_newest_valid(folder)
+    assert saved.env_steps == run.status()["env_frames"] and not saved.warnings
+    assert from_json((run.folder / "config.json").read_text()).learning.gamma == 0.9
+    assert list(read_json_lines(run.folder / "metrics.jsonl")) and list((run.folder / ".summary" / "0").iterdir())
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_the_last_line_and_the_exit_code(start):
+    run = start(*SMALL)
+    run.wait_for_training()
+    folder = run.folder / "checkpoint_p0"
+    folder.rmdir()
+    folder.touch()
+    run.signal(signal.SIGTERM)
+    assert run.end() == 1
+    last_line = run.output.strip().splitlines()[-1]
+    assert "run failed: the last checkpoint could not be written: " in last_line and str(folder) in last_line
+
+
+def test_a_full_disk_costs_the_driver_its_numbers_and_nothing_else(start):
+    run = start(*SMALL)
+    run.wait_for_training()
+    run.wait_for(lambda: (run.folder / "metrics.jsonl").exists())
+    driver = run.tree()["appo driver"]
+    before = driver.rlimit(resource.RLIMIT_FSIZE)
+    driver.rlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    time.sleep(0.5)
+    frozen, lines = run.status(), len(list(read_json_lines(run.folder / "metrics.jsonl")))
+    time.sleep(3.0)
+    assert run.status() == frozen  # so it could not be written indeed
+    assert len(list(read_json_lines(run.folder / "metrics.jsonl"))) == lines
+    driver.rlimit(resource.RLIMIT_FSIZE, before)
+    run.wait_for(lambda: run.status()["env_frames"] > frozen["env_frames"])
+    run.wait_for(lambda: len(list(read_json_lines(run.folder / "metrics.jsonl"))) > lines)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 128 + signal.SIGTERM, run.output
+    for kind in ("status.json", "metrics.jsonl", "TensorBoard events"):
+        assert len(warnings_of(run, f"{kind} could not be written", "training goes on without it")) == 1
+
+
+def test_options_of_another_network_are_refused_and_those_of_the_experiment_stay_in_force(start):
+    run = start(*SMALL, "--mlp_layers=32", "--train_for_env_steps=5000")
+    assert run.end() == 0, run.output
+    kept = [run.folder / "config.json", *run.folder.rglob("*.pth")]
+    before = {path: path.read_bytes() for path in kept}
+    for mode in ("--serial_mode=False", "--serial_mode=True"):
+        wrong = start("--mlp_layers=32,32", "--train_for_env_steps=9000", mode)
+        assert wrong.end() == 1
+        last_line = wrong.output.strip().splitlines()[-1]
+        assert "is of another network" in last_line and "--mlp_layers" in last_line
+        assert {path: path.read_bytes() for path in [kept[0], *run.folder.rglob("*.pth")]} == before

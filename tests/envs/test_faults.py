@@ -1,0 +1,346 @@
+"""Environments that fail while they are trained on: mended in place, their rows marked, the others untouched."""
+
+import logging
+from contextlib import contextmanager
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envs.adapters import step_arrays
+from envs.api import BadEnvDataError, EnvContext, EnvError, MisfitError
+from envs.families.synthetic import SyntheticOptions
+from envs.faults import FaultKeeper, ValueCheck
+from envs.registry import make_batch_env
+from envs.vector.serial import SerialVecEnv
+
+
+class Counting(gymnasium.Env):
+    """Observes [attempt, time]; does what `plan` says of (attempt, time): raise it, or show it instead."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+    action_mask_in_info = False
+    length = 1000
+
+    def __init__(self, plan, attempt=0):
+        self.plan, self.attempt, self.time, self.resets, self.is_closed = plan, attempt, 0, 0, False
+        self.weights, self.frames = {"kill": 1.0}, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.resets = 0, self.resets + 1
+        return self._observe(), {}
+
+    def step(self, action):
+        self.time += 1
+        info = {"true_reward": 3.0} if self.time == 2 else {}
+        return self._observe(), self.plan.get("reward", 1.0), self.time >= self.length, False, info
+
+    def _observe(self):
+        planned = self.plan.get((self.attempt, self.time))
+        if isinstance(planned, BaseException):
+            raise planned
+        return np.array([self.attempt, self.time], np.float64) if planned is None else planned
+
+    def get_reward_shaping(self):
+        return self.weights
+
+    def set_reward_shaping(self, weights):
+        self.weights = weights
+
+    def set_training_progress(self, env_frames):
+        self.frames = env_frames
+
+    def close(self):
+        self.is_closed = True
+
+
+class Batch:
+    """Three environments, the middle one with a plan; what happened to them."""
+
+    def __init__(self, plan, **rules):
+        self.counted, self.built, self.repairs = [], [], 0
+
+        @contextmanager
+        def repairing():
+            self.repairs += 1
+            yield
+
+        self.contexts = [EnvContext(env_id=10 + i, seed=7, worker_index=2, env_name="counting") for i in range(3)]
+        keeper = FaultKeeper(count=self.counted.append, repairing=repairing, **rules)
+        self.plan = plan
+        self.envs = [self.build(context) for context in self.contexts]
+        self.vec = SerialVecEnv(self.envs, self.contexts, keeper, self.build)
+        self.out = step_arrays(self.vec.spec, 3)
+        self.built.clear()
+
+    def build(self, context):
+        self.built.append((context.env_id, context.attempt))
+        planned = self.plan.get(("build", context.attempt)) if context.env_id == 11 else None
+        if planned is not None:
+            raise planned
+        return Counting(self.plan if context.env_id == 11 else {}, context.attempt)
+
+    def reset(self):
+        self.vec.reset(self.out)
+        return self
+
+    def step(self, times=1):
+        infos = {}
+        for _ in range(times):
+            for array in (*self.out.observations.values(), *self.out[1:]):
+                array.fill(99)
+            infos = self.vec.step(np.zeros((3, 1), np.float32), self.out)
+        return infos
+
+    def row(self, name, row=1):
+        source = self.out.observations if name == "obs" else self.out._asdict()
+        return source[name][row].tolist()
+
+
+CRASH = RuntimeError("the wheel came off")
+NAN = np.array([0.0, np.nan])
+STATE = ("rewards", "terminated", "truncated", "frames", "fresh", "final", "active", "crashed")
+
+
+def test_an_environment_that_raises_is_built_anew_and_the_others_go_on():
+    batch = Batch({(0, 3): CRASH}).reset()
+    batch.vec.set_training_progress(50)
+    batch.vec.set_reward_shaping({"kill": 2.0})
+    batch.step(2)
+    infos = batch.step()
+    assert [batch.row("obs", row) for row in range(3)] == [[0, 3], [1, 0], [0, 3]]
+    assert {name: batch.row(name) for name in STATE} == {
+        "rewards": 0, "terminated": 0, "truncated": 0, "frames": 0, "fresh": 1, "final": 0, "active": 1, "crashed": 1,
+    }  # fmt: skip
+    assert [batch.row(name, 0) for name in STATE] == [1, 0, 0, 1, 0, 0, 1, 0] and not infos
+    assert batch.built == [(11, 1)] and batch.counted == [False] and batch.repairs == 1
+    old, new = batch.envs[1], batch.vec.envs[1]
+    assert old.is_closed and new is not old and not batch.envs[0].is_closed
+    assert (new.frames, new.weights) == (50, {"kill": 2.0}), "it knows what its predecessor was told"
+    assert batch.step(2) == {row: {"true_reward": 3.0} for row in [1]}
+    assert batch.row("obs") == [1, 2] and batch.row("crashed") == 0 and batch.row("rewards") == 1
+
+
+def test_seeds_of_an_environment_built_anew_are_others():
+    batch = Batch({(0, 1): CRASH}).reset()
+    before = batch.envs[1].np_random.integers(1 << 40)
+    batch.step()
+    assert batch.vec.envs[1].np_random.integers(1 << 40) != before
+
+
+def test_a_reset_that_raises_loses_nothing_of_the_step_before_it(monkeypatch):
+    monkeypatch.setattr(Counting, "length", 3)
+    batch = Batch({}).reset()
+    batch.step(2)
+    batch.plan[(0, 0)] = CRASH
+    batch.step()
+    assert [batch.row(name) for name in STATE] == [1, 1, 0, 1, 1, 0, 1, 0]
+    assert batch.row("obs") == [1, 0] and batch.row("obs", 0) == [0, 0] and batch.counted == [False]
+
+
+@pytest.mark.parametrize("begin", ["reset", "decorrelate"])
+def test_a_crash_at_the_start_is_mended(begin):
+    batch = Batch({(0, 0): CRASH, (1, 0): CRASH, (2, 5): CRASH})
+    if begin == "reset":
+        batch.reset()
+    else:
+        batch.vec.decorrelate(np.random.default_rng(2), 50, batch.out)
+    assert batch.built[:2] == [(11, 1), (11, 2)] and batch.row("fresh") == 1 and batch.row("final") == 0
+    attempt, moment = batch.row("obs")
+    assert (attempt, moment) == (2, 0) if begin == "reset" else attempt == 3 and moment > 0
+
+
+def test_a_build_that_fails_is_tried_again():
+    batch = Batch({(0, 1): CRASH, ("build", 1): OSError("no display"), ("build", 2): OSError("no display")}).reset()
+    batch.step()
+    assert batch.built == [(11, 1), (11, 2), (11, 3)] and batch.row("obs") == [3, 0] and batch.row("crashed") == 1
+    assert batch.counted == [False] * 3 and batch.repairs == 1
+
+
+def test_failing_without_a_sound_step_in_between_is_given_up_with_the_cause():
+    batch = Batch({(attempt, 1): CRASH for attempt in range(9)}, max_rebuilds=3).reset()
+    batch.step(3)
+    message = r"environment 11 of counting \(worker 2, place 1 .* in step 4 times in a row, .*: RuntimeError: the wheel"
+    with pytest.raises(EnvError, match=message) as caught:
+        batch.step()
+    assert caught.value.__cause__ is CRASH and caught.value.in_a_row == 4 and not hasattr(caught.value, "is_final")
+    assert len(batch.counted) == 3
+
+
+def test_failing_for_ever_with_sound_steps_in_between_is_survived():
+    batch = Batch({(attempt, 2): CRASH for attempt in range(200)}, max_rebuilds=1).reset()
+    batch.step(200)
+    assert len(batch.counted) == 100 and batch.row("obs") == [100, 0]
+
+
+def test_a_sound_step_before_a_failing_reset_is_a_sound_step(monkeypatch):
+    monkeypatch.setattr(Counting, "length", 1)
+    monkeypatch.setattr(Counting, "_observe", _fails_in_its_second_reset)
+    batch = Batch({"fails": True}, max_rebuilds=1).reset()
+    batch.step(5)
+    assert len(batch.counted) == 5 and batch.row("rewards") == 1
+
+
+def _fails_in_its_second_reset(self):
+    if self.plan and self.resets == 2:
+        raise CRASH
+    return np.array([self.attempt, self.time], np.float64)
+
+
+def test_no_rebuilds_means_that_the_first_failure_ends_it():
+    with pytest.raises(EnvError, match="failed in step: RuntimeError"):
+        Batch({(0, 1): CRASH}, max_rebuilds=0).reset().step()
+
+
+def test_an_environment_that_calls_sys_exit_has_failed():
+    batch = Batch({(0, 1): SystemExit(3)}).reset()
+    batch.step()
+    assert batch.row("obs") == [1, 0]
+
+
+def test_an_environment_with_other_spaces_cannot_take_the_place(monkeypatch):
+    batch = Batch({(0, 1): CRASH}, max_rebuilds=2).reset()
+    monkeypatch.setattr(Counting, "action_space", spaces.Discrete(4))
+    with pytest.raises(EnvError, match=r"in make 3 times in a row, .*same spaces"):
+        batch.step()
+
+
+BAD = [
+    (NAN, "'obs' should be finite, but is nan in 1 of 2 numbers"),
+    (np.array([np.inf, 0.0]), "'obs' should be finite, but is inf"),
+    (np.zeros(3), r"'obs' should be of shape \(2,\), as its space says, but is of shape \(3,\) and dtype float64"),
+    (np.zeros(1), r"'obs' should be of shape \(2,\), as its space says, but is of shape \(1,\)"),
+    (np.float64(0), r"'obs' should be of shape \(2,\), as its space says, but is of shape \(\)"),
+    (np.zeros(2, np.complex64), "'obs' should be float64, .* but is complex64"),
+    (["a", "b"], "'obs' should be float64, .* but is <U1"),
+    ([[1.0], [1.0, 2.0]], "'obs' should be an array"),
+]
+
+
+@pytest.mark.parametrize("moment", [0, 2])
+@pytest.mark.parametrize("value, message", BAD)
+def test_bad_data_end_the_run_and_are_named(value, message, moment):
+    batch = Batch({(0, moment): value})
+    phase = "step" if moment else "reset"
+    with pytest.raises(BadEnvDataError, match=rf"environment 11 of counting .* failed in {phase}: {message}") as caught:
+        batch.reset().step(2)
+    assert caught.value.is_final and "\n" not in str(caught.value) and not batch.counted
+
+
+@pytest.mark.parametrize("value, message", BAD)
+def test_bad_data_that_are_dropped_cost_the_step_and_reset_the_environment(value, message):
+    batch = Batch({(0, 2): value}, drops_bad_data=True).reset()
+    batch.step(2)
+    assert batch.row("obs") == [0, 0] and batch.row("obs", 0) == [0, 2] and batch.counted == [True]
+    assert [batch.row(name) for name in STATE] == [0, 0, 0, 0, 1, 0, 1, 1]
+    assert batch.envs[1].resets == 2 and not batch.built, "it is reset, not built anew"
+
+
+@pytest.mark.parametrize("reward", [np.nan, -np.inf])
+def test_a_reward_that_is_not_finite_is_bad_data(reward):
+    with pytest.raises(BadEnvDataError, match="'reward' should be finite"):
+        Batch({"reward": reward}).reset().step()
+    batch = Batch({"reward": reward}, drops_bad_data=True).reset()
+    batch.step()
+    assert batch.row("rewards") == 0 and batch.row("crashed") == 1 and batch.row("rewards", 2) == 1
+
+
+def test_nothing_but_bad_data_is_given_up_even_when_they_are_dropped():
+    batch = Batch({"reward": np.nan}, drops_bad_data=True, max_rebuilds=5).reset()
+    with pytest.raises(EnvError, match="6 times in a row") as caught:
+        batch.step(9)
+    assert not isinstance(caught.value, BadEnvDataError)
+
+
+def test_numbers_whose_squares_overflow_are_not_bad():
+    batch = Batch({(0, 1): np.array([1e30, -1e30])}).reset()
+    batch.step()
+    assert batch.row("obs") == [np.float32(1e30), np.float32(-1e30)] and not batch.counted
+
+
+def test_lists_and_other_castable_dtypes_are_fine():
+    batch = Batch({(0, 1): [5, 6], (0, 2): np.array([7, 8]), (0, 3): np.array([9, 9], np.float32)}).reset()
+    seen = []
+    for _ in range(4):
+        batch.step()
+        seen.append(batch.row("obs"))
+    assert seen == [[5, 6], [7, 8], [9, 9], [0, 4]] and not batch.counted
+
+
+@pytest.mark.parametrize("broken", [{}, 5, None, {"other": 1}])
+def test_a_missing_key_is_bad_data(broken):
+    class Keys(Counting):
+        observation_space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(3)})})
+
+        def _observe(self):
+            return {"a": {"b": 1}} if self.time == 0 else {"a": broken}
+
+    batch = SerialVecEnv([Keys({})], [EnvContext()])
+    out = step_arrays(batch.spec, 1)
+    batch.reset(out)
+    with pytest.raises(BadEnvDataError, match="'a/b' should be in every observation, but is missing"):
+        batch.step(np.zeros((1, 1), np.float32), out)
+
+
+def test_all_agents_of_an_environment_lose_the_step():
+    options = SyntheticOptions(synthetic_num_agents=2)
+    batch = make_batch_env("synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultKeeper())
+    out = step_arrays(batch.spec, 2)
+    batch.reset(out)
+    batch.envs[1].step = lambda actions: 1 / 0
+    batch.step(np.zeros((4, 1), np.float32), out)
+    assert out.crashed.tolist() == [0, 0, 1, 1] == out.fresh.tolist() and out.frames.tolist() == [1, 1, 0, 0]
+    batch.step(np.zeros((4, 1), np.float32), out)
+    assert not out.crashed.any() and not out.fresh.any() and out.frames.tolist() == [1] * 4
+
+
+def test_failures_are_logged_once_a_second_with_their_number(caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("envs.faults.time.monotonic", lambda: now[0])
+    batch = Batch({(attempt, 1): CRASH for attempt in range(30)}, max_rebuilds=99).reset()
+    with caplog.at_level(logging.WARNING):
+        batch.step(10)
+        now[0] = 1.5
+        batch.step()
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "the wheel came off; it is built anew (1 failures so far" in first
+    assert "(11 failures so far in this process, 9 of them since the last such line)" in second
+
+
+def test_errors_travel_between_processes():
+    import pickle
+
+    error = BadEnvDataError(3, "step", "text", EnvContext(env_id=8, env_name="x"), 2)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.is_final and again.context.env_id == 8
+    assert str(pickle.loads(pickle.dumps(MisfitError("k", "a", "b")))) == "'k' should be a, but is b"
+
+
+@pytest.mark.parametrize("rules", [{}, {"drops_bad_data": True}])
+def test_a_natively_vectorised_environment_fails_as_a_whole(rules):
+    from envs.families.classic import ClassicOptions
+
+    contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
+    batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, FaultKeeper(**rules))
+    out = step_arrays(batch.spec, 4)
+    batch.reset(out)
+    batch.env.unwrapped.state[:, 2] = np.nan
+    with pytest.raises(BadEnvDataError, match=r"environment 2 .*'obs' should be finite"):
+        batch.env.unwrapped.state[:, [0, 1, 3]] = 0.0
+        batch.step(np.zeros((4, 1), np.float32), out)
+
+
+def test_the_check_of_values_looks_at_floats_of_every_key_and_nothing_else():
+    batch = make_batch_env("synthetic_dict", None, [EnvContext(env_id=i) for i in range(2)])
+    out = step_arrays(batch.spec, 2)
+    check = ValueCheck(batch.spec, 2)
+    assert check.passes(out) and not check.bad_rows(out)
+    floats = [name for name, array in out.observations.items() if array.dtype.kind == "f"]
+    assert 0 < len(floats) < len(out.observations)
+    for name in floats:
+        out.observations[name][1] = np.nan
+        assert not check.passes(out) and check.bad_rows(out) == [1]
+        out.observations[name][1] = 0

@@ -1,0 +1,253 @@
+"""The check before the start: what breaks the contract is refused by name, what is allowed passes."""
+
+import time
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envs.api import EnvContext, EnvError, EnvFamily
+from envs.families.synthetic import SyntheticOptions
+from envs.preflight import MAX_SECONDS, MAX_STEPS, check_environment
+from envs.registry import NoOptions, ResolvedEnv, resolve
+from utils.options import ConfigError
+
+
+class Sound(gymnasium.Env):
+    """Keeps the contract; tests break one thing at a time."""
+
+    observation_space = spaces.Dict({"seen": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(3, start=1)})
+    action_space = spaces.MultiDiscrete([2, 3])
+    action_mask_in_info = True
+
+    def __init__(self):
+        self.steps, self.total, self.seeds = 0, 0, []
+        self.array = np.zeros(2, np.float32)
+
+    def observe(self):
+        self.array += np.float32(0.001)  # the same array, changed in place for ever
+        return {"seen": self.array, "kind": 2, "more": "is nobody's business"}
+
+    def info(self):
+        return {"action_mask": (np.array([1, 0]), np.array([0, 1, 1])), "num_frames": 4, "other": object()}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.steps = 0
+        return self.observe(), self.info()
+
+    def step(self, action):
+        assert action[0] == 0 and action[1] in (1, 2), action
+        self.steps, self.total = self.steps + 1, self.total + 1
+        ends = self.steps == 20
+        info = self.info() | {"is_active": np.bool_(True)}
+        if ends:
+            info |= {"true_reward": np.float32(1.0), "episode_extra_stats": {"a": 1, "b": np.array(2.0)}}
+        return self.observe(), np.float64(0.5), ends, np.bool_(False), info
+
+
+def named(factory):
+    return ResolvedEnv(EnvFamily(lambda name, options, context: factory(), NoOptions, dict), "mine", "mine")
+
+
+def check(factory, **options):
+    return check_environment(named(factory), NoOptions(), **({"drops_bad_data": False} | options))
+
+
+def changed(**methods):
+    """A factory of sound environments in which methods or attributes are others."""
+    return type("Changed", (Sound,), methods)
+
+
+def test_a_sound_environment_passes_after_its_steps_with_seeds_and_its_spec():
+    built = []
+
+    def build():
+        built.append(Sound())
+        return built[-1]
+
+    place = SimpleNamespace(value=b"")
+    checked = check(build, place=place)
+    assert [leaf.name for leaf in checked.spec.observations] == ["kind", "seen", "action_mask"] and not checked.warnings
+    assert built[0].total == MAX_STEPS and None not in built[0].seeds and len(built) == 1
+    assert place.value == f"step {MAX_STEPS}".encode()
+
+
+def test_slow_environments_are_left_in_time():
+    def slow(self, action):
+        time.sleep(0.3)
+        return Sound.step(self, action)
+
+    began = time.monotonic()
+    check(changed(step=slow))
+    assert time.monotonic() - began < MAX_SECONDS + 1.0
+
+
+def replaced(index, value):
+    """A step of which one part is another."""
+
+    def step(self, action):
+        result = list(Sound.step(self, action))
+        result[index] = value
+        return tuple(result)
+
+    return {"step": step}
+
+
+def info_with(**entries):
+    return {"info": lambda self: Sound.info(self) | entries}
+
+
+def seen(value):
+    return {"observe": lambda self: Sound.observe(self) | {"seen": value} if self.total else Sound.observe(self)}
+
+
+def without_kind(self):
+    return {"seen": self.array} if self.total else Sound.observe(self)
+
+
+def reset_without_info(self, *, seed=None, options=None):
+    return self.observe()
+
+
+BROKEN = {
+    "no info at a reset": ({"reset": reset_without_info}, "'reset' should be .*info"),
+    "no seed": ({"reset": lambda self: (self.observe(), {})}, r"'seed' should be an argument of reset: def reset"),
+    "four values": ({"step": lambda self, action: Sound.step(self, action)[:4]}, "'step' should be .*a tuple of 4"),
+    "a flag": (replaced(2, "no"), "'terminated' should be True or False, but is str 'no'"),
+    "a float flag": (replaced(3, 0.5), "'truncated' should be True or False, but is float 0.5"),
+    "no reward": (replaced(1, None), "'reward' should be one real number, but is NoneType None"),
+    "a reward in an array": (replaced(1, np.ones(1)), r"'reward' should be one real number, but is of shape \(1,\)"),
+    "a reward of NaN": (replaced(1, float("nan")), "'reward' should be finite, but is nan"),
+    "an info": (replaced(4, None), "'info' should be a dict"),
+    "a key": ({"observe": without_kind}, r"'kind' should be in every observation, but is missing: it has \['seen'\]"),
+    "a category": ({"observe": lambda self: Sound.observe(self) | {"kind": 4}}, "'kind' should be one of 3 .* is 4"),
+    "a shape": (seen(np.zeros(1, np.float32)), r"'seen' should be of shape \(2,\), .* is of shape \(1,\)"),
+    "a dtype": (seen(np.zeros(2, complex)), "'seen' should be float32, .* is complex128"),
+    "a NaN": (seen(np.array([0, np.nan])), "'seen' should be finite, but is nan"),
+    "frames": (info_with(num_frames=0), "'num_frames' should be a whole number of frames"),
+    "frames of NaN": (info_with(num_frames=float("nan")), "'num_frames'"),
+    "a true reward": (info_with(true_reward="high"), "'true_reward' should be a number"),
+    "statistics": (info_with(episode_extra_stats={"a": [1]}), "'episode_extra_stats' should be a dict of numbers"),
+    "activity": (info_with(is_active=None), "'is_active' should be True or False"),
+    "a mask of another width": (info_with(action_mask=np.ones(4)), "'action_mask' should be one entry for each of 5"),
+    "a mask that allows nothing": (info_with(action_mask=np.zeros(5)), "'action_mask' should be 1 for at least one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_breaks_the_contract_is_refused_in_one_line_that_names_it(what):
+    methods, message = BROKEN[what]
+    with pytest.raises(ConfigError, match=rf"--env=mine, (step 1|reset\(seed=...\)): {message}") as caught:
+        check(changed(**methods))
+    assert "\n" not in str(caught.value) and "--check_env=False" in str(caught.value)
+
+
+def test_what_a_terminated_step_shows_is_not_looked_at():
+    def step(self, action):
+        _, reward, terminated, truncated, info = Sound.step(self, action)
+        return None if terminated else self.observe(), reward, terminated, truncated, info
+
+    assert not check(changed(step=step)).warnings
+
+
+def test_an_environment_that_always_fails_is_an_error_that_names_the_step_and_the_cause():
+    def step(self, action):
+        raise ZeroDivisionError("the wheel came off")
+
+    with pytest.raises(
+        EnvError, match=r"in step 1 of the check before the start 4 times in a row, .*the wheel came off"
+    ):
+        check(changed(step=step))
+
+
+def test_failing_every_other_step_is_an_error_too():
+    def step(self, action):
+        if self.total == 2:
+            raise ZeroDivisionError("the wheel came off")
+        return Sound.step(self, action)
+
+    with pytest.raises(EnvError, match=r"as it did 10 times in the 22 steps before: .*the wheel came off"):
+        check(changed(step=step))
+
+
+def test_now_and_then_a_failure_is_told_and_survived():
+    def step(self, action):
+        if self.total == 120:
+            raise ZeroDivisionError("the wheel came off")
+        return Sound.step(self, action)
+
+    warnings = check(changed(step=step)).warnings
+    assert len(warnings) == 2 and all("ZeroDivisionError: the wheel came off" in warning for warning in warnings)
+    assert "step 121" in warnings[0] and "step 241" in warnings[1]
+
+
+def test_bad_data_now_and_then_pass_where_training_drops_them_and_only_there():
+    def observe(self):
+        self.shown = getattr(self, "shown", -1) + 1  # resets are shown as well: 4 of them until then
+        return Sound.observe(self) | ({"seen": np.full(2, np.nan)} if self.shown % 90 == 89 else {})
+
+    with pytest.raises(ConfigError, match="step 85: 'seen' should be finite"):
+        check(changed(observe=observe))
+    assert len(check(changed(observe=observe), drops_bad_data=True).warnings) == 3
+
+
+def test_nothing_but_bad_data_is_an_error_even_where_they_are_dropped():
+    with pytest.raises(EnvError, match=r"times in a row, .*'reward' should be finite"):
+        check(changed(**replaced(1, np.inf)), drops_bad_data=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "synthetic_multi",
+        "synthetic_tuple",
+        "synthetic_dict",
+        "synthetic_masked",
+        "synthetic_masked_info",
+        "CartPole-v1",
+    ],
+)
+def test_other_kinds_of_environments_pass(name):
+    checked = check_environment(resolve(name), None, False)
+    assert checked.spec.actions and not checked.warnings
+
+
+def test_agents_are_looked_at_one_by_one():
+    from envs.simulators.synthetic_multi import MultiIdentity
+
+    class Broken(MultiIdentity):
+        def step(self, actions):
+            observations, rewards, *rest = super().step(actions)
+            rewards["agent_1"] = np.nan
+            return observations, rewards, *rest
+
+    with pytest.raises(ConfigError, match="step 1: 'reward' should be finite"):
+        check(lambda: Broken(SyntheticOptions(), EnvContext()))
+
+    class Nameless(MultiIdentity):
+        def step(self, actions):
+            observations, *rest = super().step(actions)
+            return list(observations.values()), *rest
+
+    with pytest.raises(ConfigError, match="'observations' should be a dict by agent"):
+        check(lambda: Nameless(SyntheticOptions(), EnvContext()))
+
+
+def test_a_native_vector_environment_is_looked_at_as_a_whole():
+    from gymnasium.vector import SyncVectorEnv
+
+    class Narrow(SyncVectorEnv):
+        def step(self, actions):
+            observations, rewards, *rest = super().step(actions)
+            return observations, rewards[0], *rest
+
+    def built(kind):
+        return lambda: kind([lambda: gymnasium.make("CartPole-v1")])
+
+    assert not check(built(SyncVectorEnv)).warnings
+    with pytest.raises(ConfigError, match="'reward' should be one for each of 1 environments"):
+        check(built(Narrow))

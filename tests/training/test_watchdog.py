@@ -1,0 +1,85 @@
+"""Who holds everybody up, when nothing moves although every process shows signs of life."""
+
+import pytest
+
+from algorithms.training.watchdog import Watchdog
+from algorithms.workers.restarts import Kind
+from tests.memory.memory_cases import shared
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def arrays():
+    arrays = shared()
+    arrays["policy_begun"][:] = 1
+    return arrays
+
+
+def watchdog(arrays, *, learns=True):
+    return Watchdog(arrays, LIMIT_S, 0.0, learns=learns)
+
+
+def first_stall(dog, arrays, *, frames=False, versions=False, until=50):
+    """(second, stall) of the first stall, while the counters move as told."""
+    for second in range(until):
+        arrays["env_frames"][0, 0] += frames
+        arrays["train_steps"][0] += versions
+        if stall := dog.look(float(second)):
+            return second, stall
+    return None
+
+
+def test_what_moves_is_left_alone(arrays):
+    assert first_stall(watchdog(arrays), arrays, frames=True, versions=True) is None
+
+
+def test_without_a_learner_there_are_no_versions_to_wait_for(arrays):
+    assert first_stall(watchdog(arrays, learns=False), arrays, frames=True) is None
+    second, stall = first_stall(watchdog(arrays, learns=False), arrays)
+    assert second == 11 and stall.what == "no environment frame for 10 s"
+
+
+def test_frames_without_versions_are_the_learner_s_fault(arrays):
+    second, stall = first_stall(watchdog(arrays), arrays, frames=True)
+    assert second == 11 and stall.culprits is Kind.LEARNER
+    assert stall.what == "no new policy version for 10 s"
+    assert stall.stage == "environments are stepped, and a learner does not learn from it"
+
+
+def test_open_requests_are_the_policy_workers_fault(arrays):
+    arrays["asked"][:] = 7
+    arrays["answered"][:] = 7
+    arrays["answered"][0, 1, 2] = arrays["answered"][0, 0, 0] = 6
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits is Kind.POLICY_WORKER
+    assert stall.stage == "2 of 6 splits wait for actions of a policy worker"
+
+
+def test_without_first_weights_it_is_the_learner_s(arrays):
+    arrays["asked"][:] = 1
+    arrays["policy_begun"][:] = 0
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits is Kind.LEARNER and "first weights" in stall.stage
+
+
+def test_blocks_that_nobody_takes_are_the_learner_s_fault(arrays):
+    arrays["ready_sequence"][:] = arrays["filling_sequence"][:] = 1
+    _, stall = first_stall(watchdog(arrays), arrays, versions=True)
+    assert stall.culprits is Kind.LEARNER and "blocks" in stall.stage
+
+
+def test_when_nobody_waits_for_anything_it_is_the_environments(arrays):
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits is Kind.ACTOR
+    assert stall.stage == "environments do not return from a step or a reset"
+
+
+def test_stalls_are_told_once_per_time_allowed_and_numbered_until_something_moves(arrays):
+    dog, told = watchdog(arrays, learns=False), {}
+    for second in range(60):
+        if second == 40:
+            arrays["env_frames"][1, 0] += 1
+        if stall := dog.look(float(second)):
+            told[second] = stall.in_a_row
+    assert told == {11: 1, 22: 2, 33: 3, 51: 1}

@@ -1,0 +1,86 @@
+"""The driver's log on a bad disk or without a terminal: lines are lost, the process goes on."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from utils.logs import LogFile
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A logger of its own that writes to a file."""
+    handler, logger = LogFile(tmp_path / "log" / "a.txt", delay=True), logging.Logger("test")
+    logger.addHandler(handler)
+    yield logger
+    handler.close()
+
+
+def test_a_log_that_vanishes_goes_on_where_it_was(log, tmp_path, capsys):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    log.warning("one")
+    shutil.rmtree(folder)
+    log.warning("lost")
+    folder.touch()
+    log.warning("lost, too")
+    folder.unlink()
+    folder.mkdir()
+    log.warning("two")
+    log.warning("three")
+    assert (folder / "a.txt").read_text() == "two\nthree\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_not_told_of_and_a_wrong_format_is(capsys):
+    handler, logger = LogFile("/dev/full"), logging.Logger("test")
+    logger.addHandler(handler)
+    logger.warning("%d lines", 3)
+    assert capsys.readouterr().err == ""
+    logger.warning("%d lines", "many")
+    assert "not str" in capsys.readouterr().err
+    with pytest.raises(OSError, match="No space left"):  # so the disk was full indeed
+        handler.close()
+
+
+def test_a_process_outlives_its_terminal(tmp_path):
+    code = """
+        import logging, pathlib, sys
+        from utils.logs import log_to_terminal_and_file
+        log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
+        logging.info("said")
+        sys.stdin.readline()
+        for _ in range(3):
+            logging.info("said to nobody")
+        print("alive", flush=True)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log.txt")]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stderr.readline().endswith(b"said\n")
+    child.stderr.close()
+    child.stdin.write(b"go on\n")
+    child.stdin.close()
+    assert child.stdout.read() == b"alive\n"
+    child.stdout.close()
+    assert child.wait(30) == 0
+    assert (tmp_path / "log.txt").read_text().count("said to nobody") == 3
+
+
+def test_a_terminal_on_a_full_disk_ends_nothing(tmp_path):
+    code = """
+        import logging, pathlib, sys
+        from utils.logs import log_to_terminal_and_file
+        log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
+        logging.info("said")
+        print("alive", flush=True)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log.txt")]
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
+    os.close(full)
+    assert done.stdout == b"alive\n"
