@@ -127,7 +127,7 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None]) -> Findings
         except MeasurementError as error:
             found.trouble = str(error)
         found.samples, found.looks, found.status = watch.samples, watch.looks, dict(watch.status)
-        found.hits = striker.hits
+        found.hits, found.told_to_end = striker.hits, time.time()
         _end(process, run, found)
         found.events = watch.events()
     if chosen.failpoints and not found.trouble:

@@ -44,13 +44,19 @@ class Watchdog:
             self._frame_stalls += 1
             culprits, stage = _who_holds_frames_up(self._arrays)
             return Stall(f"no environment frame for {self._timeout_s:g} s", stage, culprits, self._frame_stalls)
-        if self._learns and now - self._versions_moved > self._timeout_s:
+        if self._learns and now - self._versions_moved > self._timeout_s and self._is_learner_s(now):
             self._versions_moved = now
             self._version_stalls += 1
             stage = "environments are stepped, and a learner does not learn from it"
             what = f"no new policy version for {self._timeout_s:g} s"
             return Stall(what, stage, Kind.LEARNER, self._version_stalls)
         return None
+
+
+    def _is_learner_s(self, now: float) -> bool:
+        """Versions are overdue: frames still come, and there is something to learn from. Else frames will tell more."""
+        has_work = bool((block_states(self._arrays) >= BlockState.READY).any())
+        return has_work and now - self._frames_moved < self._timeout_s / 2.0
 
 
 def _who_holds_frames_up(arrays: SharedArrays) -> tuple[Kind, str]:

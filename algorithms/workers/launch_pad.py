@@ -130,6 +130,8 @@ class LaunchPad:
         guardian_process.stdout.close()
         with contextlib.suppress(FileNotFoundError):  # its socket went with the guardian
             _forkserver()._stop()
+        this_process: Any = multiprocessing.current_process()
+        this_process._config.pop("tempdir", None)  # the guardian has deleted it
         processes.kill_strangers(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
 

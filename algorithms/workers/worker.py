@@ -110,7 +110,8 @@ class Worker:
         self.arrays = start.memory.map()
         self.counters = WorkerCounters(self.arrays, start.process)
         reports, commands = gates(self.arrays, start.process, "worker_in_queue", "driver_in_queue")
-        self.reports = Outbox(start.reports, self.counters.reports_sent, reports)
+        # The driver's commands go without a failpoint: it is not the one that is replaced.
+        self.reports = Outbox(start.reports, self.counters.reports_sent, reports, may_die=True)
         self.commands = Inbox(start.commands, self.counters.commands_sent, commands)
 
     def setup(self) -> None:

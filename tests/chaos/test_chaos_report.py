@@ -91,6 +91,12 @@ def test_the_files_of_a_successor_are_not_compared_with_those_of_who_was_struck(
     assert failures(checks(replace(good(), descriptors=(good().descriptors[0], after)), Bars())) == []
 
 
+def test_who_is_lost_while_everything_ends_need_not_come_back():
+    events = [*good().events, lost(21.0, "learner-0")]
+    assert failures(checks(replace(good(), events=events, told_to_end=20.5), Bars())) == []
+    assert len(failures(checks(replace(good(), events=events, told_to_end=21.5), Bars()))) == 1
+
+
 def test_who_was_stopped_for_good_is_waited_for_by_its_heartbeat_and_has_no_bar():
     hits = [Hit(2.0, "actor-00", "freeze")]
     results = checks(replace(good(), hits=hits), Bars())

@@ -41,10 +41,27 @@ def test_without_a_learner_there_are_no_versions_to_wait_for(arrays):
 
 
 def test_frames_without_versions_are_the_learner_s_fault(arrays):
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 1
     second, stall = first_stall(watchdog(arrays), arrays, frames=True)
     assert second == 11 and stall.culprits is Kind.LEARNER
     assert stall.what == "no new policy version for 10 s"
     assert stall.stage == "environments are stepped, and a learner does not learn from it"
+
+
+def test_a_learner_that_has_nothing_to_learn_from_is_not_blamed(arrays):
+    assert first_stall(watchdog(arrays), arrays, frames=True) is None
+
+
+def test_frames_that_ended_after_the_last_version_are_judged_by_themselves(arrays):
+    """An iteration takes a while: the last version comes some time before the last frame, whoever stops the frames."""
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 1
+    dog = watchdog(arrays)
+    for second in range(30):
+        arrays["train_steps"][0] += second < 5
+        arrays["env_frames"][0, 0] += second < 9
+        if stall := dog.look(float(second)):
+            break
+    assert second == 19 and stall.culprits is Kind.ACTOR
 
 
 def test_open_requests_are_the_policy_workers_fault(arrays):
