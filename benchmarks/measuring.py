@@ -170,6 +170,7 @@ def started(
         try:
             yield process, tree
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever repeats it shall not interrupt the clearing up
             _stop(process, tree)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -80,7 +80,8 @@ class ActorWorker(Worker):
             split.close()
 
     def _start_splits(self) -> None:
-        sampling, rng = self.job.sampling, np.random.default_rng([self.job.env_seed, self.job.index])
+        sampling, generation = self.job.sampling, self.start.generation
+        rng = np.random.default_rng([self.job.env_seed, self.job.index, generation])
         half_a_rollout_s = 0.0  # moving environments apart steps each of them half a rollout on average
         for split in self.splits:
             began = time.monotonic()
@@ -92,7 +93,8 @@ class ActorWorker(Worker):
                 began = time.monotonic()
             self.counters.beat()
             half_a_rollout_s += time.monotonic() - began
-        self._decorrelate_time(2.0 * half_a_rollout_s)
+        if generation == 0:  # a successor comes at a moment of its own
+            self._decorrelate_time(2.0 * half_a_rollout_s)
 
     def _decorrelate_time(self, rollout_s: float) -> None:
         """Begin at another moment of a rollout than the other actors, so that blocks do not all arrive at once."""
