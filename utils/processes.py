@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -110,16 +111,32 @@ def lower_priority(niceness: int) -> None:
         log.warning("niceness %d needs more rights than this user has; going on without it", niceness)
 
 
-def kill_strangers(known: set[int]) -> list[int]:
-    """Kill children of this process, with all below them, that are not in `known`; the pids killed."""
+def mark_descendants(variable: str) -> None:
+    """Let everything that this process starts from now on carry its process id in its environment."""
+    os.environ[variable] = str(os.getpid())
+
+
+def kill_strangers(known: set[int], variable: str = "", owner: int = 0) -> list[int]:
+    """Kill children of this process, with all below them, that are not in `known`; the pids killed.
+
+    Args:
+        known: process ids that are left alone.
+        variable: when given, only those are killed that `mark_descendants` has marked,
+        owner: as started by this process.
+    """
     killed = []
     for child in psutil.Process().children():
         if child.pid in known:
             continue
+        if _has_ended(child):
+            _reap(child.pid)
+            continue
+        if variable and _marked(child, variable) != str(owner):
+            continue
         family = [child]
         try:
             family += child.children(recursive=True)
-        except psutil.NoSuchProcess:
+        except psutil.Error:
             continue
         for process in family:
             _kill(process)
@@ -179,16 +196,32 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _marked(process: psutil.Process, variable: str) -> str:
+    try:
+        return str(process.environ().get(variable, ""))
+    except psutil.Error:  # it has ended, or belongs to somebody else
+        return ""
+
+
 def _kill(process: psutil.Process) -> None:
     try:
         process.kill()
-    except psutil.NoSuchProcess:
-        log.debug("process %d had already ended", process.pid)
+    except psutil.Error as error:
+        log.debug("process %d was not killed: %s", process.pid, error)
 
 
 def _reap(pid: int) -> None:
+    deadline = time.monotonic() + 0.5  # a process in the middle of a system call may take its time to go
     try:
-        os.waitpid(pid, 0)
+        while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.005)
     except ChildProcessError:
         log.debug("process %d was reaped by somebody else", pid)
 

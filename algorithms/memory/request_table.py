@@ -85,20 +85,6 @@ class PolicyRequests:
         step = self._step[rows, splits].astype(np.int64)
         return Slabs(rows * self._stride + self._first, splits, block, step, asked[rows, splits])
 
-    def decided(self) -> tuple[Slabs, NDArray[np.int64]]:
-        """The newest request of every split that ever asked, and how many rows of its block are decided, [R]."""
-        while True:
-            asked = self._asked.copy()
-            rows, splits = np.nonzero(asked > 0)
-            block = self._block[rows, splits].astype(np.int64)
-            step = self._step[rows, splits].astype(np.int64)
-            if (asked == self._asked).all():  # otherwise somebody has asked anew between the two looks
-                break
-        number = asked[rows, splits]
-        is_answered = self._answered[rows, splits] >= number
-        slabs = Slabs(rows * self._stride + self._first, splits, block, step, number)
-        return slabs, step + is_answered
-
     def answer(self, slabs: Slabs) -> None:
         """The answers lie in the blocks: say so."""
         failpoint("policy-answer")

@@ -40,7 +40,10 @@ class SamplingConfig:
         True, "At the start, spread the environments of one actor over an episode as well, not only the actors"
     )
     reset_timeout_seconds: float = option(
-        120.0, "How long building or resetting an environment may take before its actor is replaced", minimum=1.0
+        120.0,
+        "How long an actor may take to build and reset its environments at the start, and to build one anew, before it "
+        "is replaced",
+        minimum=1.0,
     )
     max_env_rebuilds: int = option(
         10,

@@ -50,6 +50,8 @@ class EnvSplit:
         self._row = 0
         self.completed = 0  # rollouts handed over
         self.waits_for_block = True
+        self.has_started = False
+        self._rng: np.random.Generator | None = None
 
     def start(self, rng: np.random.Generator | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
@@ -59,13 +61,16 @@ class EnvSplit:
                 of them, so that episodes do not run in step.
 
         Returns:
-            False, and nothing was done: every block still holds a rollout of a predecessor that no learner has taken.
+            False: every block still holds a rollout of a predecessor that no learner has taken; `try_next_block` starts
+            the split when one has.
 
         Raises:
             EnvError: an environment failed to reset.
         """
+        self._rng = rng
         if not self._blocks.begin_next():
             return False
+        self.has_started = True
         self._block = self._blocks.block
         self._row = 0
         first_row = self._blocks.reset_arrays(self._scratch)
@@ -110,6 +115,8 @@ class EnvSplit:
 
     def try_next_block(self) -> bool:
         """Go on in the next block, if it is free."""
+        if not self.has_started:
+            return self.start(self._rng)
         if not self._blocks.begin_next():
             return False
         previous, self._block = self._block, self._blocks.block

@@ -97,7 +97,8 @@ class Driver:
         self._next_line = 0.0
         self._began = time.monotonic()
         stall_s, learns = config.workers.stall_timeout_seconds, not run.sampler_only
-        self._watchdog = Watchdog(wires.arrays, stall_s, self._began, learns=learns)
+        grace_s = config.sampling.reset_timeout_seconds + 60.0  # whose actors the supervisor replaces itself
+        self._watchdog = Watchdog(wires.arrays, stall_s, self._began, grace_s=grace_s, learns=learns)
 
     def run(self) -> str:
         """Train until the budget is spent or a signal arrives; why it ended.

@@ -170,8 +170,9 @@ def _take(folder: Path) -> int:
             if os.path.samestat(os.fstat(lock), path.stat()):
                 break
         os.close(lock)  # the folder was moved aside between opening and locking
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    with contextlib.suppress(OSError):  # who holds it is told where the disk has room
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return lock
 
 

@@ -8,6 +8,7 @@ with one seed are equal to the last bit.
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,11 @@ from algorithms.training.experiment import Experiment
 from algorithms.workers.actor_worker import build_split, fault_keeper, tell_progress
 from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.launch_pad import RunFailed
-from algorithms.workers.learner_core import LearnerCore
+from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.restarts import Kind
-from envs.api import EnvSpec, Repeatable
+from envs.api import EnvError, EnvSpec, Repeatable
 from envs.registry import resolve
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,22 @@ class SerialWorkforce:
         self._splits_per_actor = config.sampling.worker_num_splits
 
     def poll(self, timeout_s: float) -> list[Report]:
-        """One round; the time plays no part."""
+        """One round; the time plays no part.
+
+        Raises:
+            RunFailed: something in it failed, with its traceback.
+        """
         del timeout_s
-        if not self._splits:
-            self._begin()
-        elif self._is_sampling:
-            self._answer()
-            self._sample()
-            self._train()
+        try:
+            if not self._splits:
+                self._begin()
+            elif self._is_sampling:
+                self._answer()
+                self._sample()
+                self._train()
+        except (EnvError, TrainingDiverged) as error:
+            self._is_sampling = False
+            raise RunFailed("".join(traceback.format_exception(error))) from error
         reports, self._reports = self._reports, []
         return reports
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any
@@ -85,12 +86,7 @@ class ActorWorker(Worker):
         half_a_rollout_s = 0.0  # moving environments apart steps each of them half a rollout on average
         for split in self.splits:
             began = time.monotonic()
-            while not split.start(rng if sampling.decorrelate_envs_on_one_worker else None):
-                if self.counters.stop_requested:
-                    return
-                self._bell.wait(LONGEST_SLEEP_S)  # for a learner, which may just be coming back itself
-                self.counters.beat()
-                began = time.monotonic()
+            split.start(rng if sampling.decorrelate_envs_on_one_worker else None)
             self.counters.beat()
             half_a_rollout_s += time.monotonic() - began
         if generation == 0:  # a successor comes at a moment of its own
@@ -117,7 +113,9 @@ class ActorWorker(Worker):
             self._ring(self._learner_bells)
 
     def _continue(self, split: EnvSplit) -> bool:
-        if not split.try_next_block():
+        with contextlib.nullcontext() if split.has_started else self.counters.during(Phase.RESET):
+            goes_on = split.try_next_block()
+        if not goes_on:
             return False
         self._ring(self._policy_bells)
         return True

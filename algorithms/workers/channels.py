@@ -9,6 +9,7 @@ an empty queue is not touched at all.
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from utils.failpoints import failpoint
 REPORT_BYTES = 500_000
 COMMAND_BYTES = 250_000
 PIECE = 64  # messages that are put into a queue together
+
+log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -88,6 +91,11 @@ class Outbox:
             except queue.Full:
                 if len(piece) > 1:
                     size = len(piece) // 2  # all of it or nothing: fewer may find room
+                    continue
+                if self._fifo.empty():  # it will never find room, and all others wait behind it
+                    log.error("a %s is larger than a queue and cannot be sent", type(piece[0]).__name__)
+                    del self._waiting[0]
+                    self.dropped += 1
                     continue
                 self._drop_excess()
                 return False

@@ -36,8 +36,8 @@ class WorkersConfig:
     )
     heartbeat_timeout_seconds: float = option(
         60.0,
-        "How long a worker may show no sign of life before it is given up; building and resetting environments is "
-        "bounded by reset_timeout_seconds instead",
+        "How long a worker may show no sign of life before it is replaced, a reset between two episodes included; "
+        "building environments and their first reset are bounded by reset_timeout_seconds instead",
         minimum=1.0,
     )
     max_failures_in_a_row: int = option(

@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
     def of(self, phase: Phase) -> float:
         """The limit that holds now."""
-        if phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.TEARDOWN, Phase.ENDED):
+        if phase in (Phase.NOT_STARTED, Phase.SETUP):
             return self.setup_s
         return self.reset_s if phase is Phase.RESET else self.step_s
 
@@ -59,6 +59,7 @@ class Managed:
     inbox: Inbox
     outbox: Outbox
     tallies: NDArray[np.int64]  # as its predecessors left them
+    started_at: float
     lost_at: float  # when its predecessor was lost
     is_ready: bool = False
     is_working: bool = False
@@ -75,4 +76,9 @@ def kind_of(recipe: Recipe, sizes: Sizes) -> Kind:
     """Processes are numbered actors first, then policy workers, then learners."""
     if recipe.process < sizes.actors:
         return Kind.ACTOR
-    return Kind.POLICY_WORKER if recipe.process < sizes.processes - sizes.policies else Kind.LEARNER
+    return Kind.POLICY_WORKER if recipe.process < first_learner(sizes) else Kind.LEARNER
+
+
+def first_learner(sizes: Sizes) -> int:
+    """The place of policy 0's learner among the processes."""
+    return sizes.processes - sizes.policies

@@ -75,6 +75,7 @@ class LearnerCore:
         self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)
         self._next_snapshot = 0.0
         self._has_rolled_back = False  # since the last snapshot
+        self._rollbacks = 0
         self._reports: list[Report] = []
         self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
         # On the CPU the weights are published from where they lie.
@@ -140,6 +141,7 @@ class LearnerCore:
         """One iteration over a full batch; publishes what it learned, step by step."""
         progress = float(self._arrays["progress"][self.job.policy])
         batch = self._batch(staging)
+        rollbacks = self._rollbacks
         failpoint("learner-step")
         result = self._learner.train(batch, self.policy_version, progress, with_metrics=with_metrics)
         self._counters.count(Tally.LEARNER_BATCHES)
@@ -148,7 +150,7 @@ class LearnerCore:
         bad_in_a_row = self._learner.bad_steps_in_a_row
         if bad_in_a_row > self.job.max_bad_steps:
             self._roll_back(f"the loss or its gradient was not finite in {bad_in_a_row} optimizer steps in a row")
-        elif bad_in_a_row == 0 and time.monotonic() >= self._next_snapshot:
+        elif bad_in_a_row == 0 and self._rollbacks == rollbacks and time.monotonic() >= self._next_snapshot:
             self.keep_snapshot()
         return TrainingReport(self.job.policy, self.policy_version, result.metrics)
 
@@ -172,8 +174,9 @@ class LearnerCore:
         """
         if self._published is not self._flat:
             self._published.copy_(self._flat)
-        # One product instead of a look at every number; weights whose squares overflow are beyond help, too.
-        if not math.isfinite(float(torch.dot(self._published, self._published))):
+        # One product instead of a look at every number; that one only where its squares overflow.
+        is_sound = math.isfinite(float(torch.dot(self._published, self._published)))
+        if not is_sound and not bool(torch.isfinite(self._published).all()):
             self._roll_back("a weight is not finite")
             return
         self._weights.publish(self._published.numpy(), self.policy_version)
@@ -234,6 +237,7 @@ class LearnerCore:
                 f"extreme rewards or observations, or lower --learning_rate (now {self.job.learning.learning_rate:g})"
             )
         self._has_rolled_back = True
+        self._rollbacks += 1
         self._snapshot.load(self.policy_version)
         self._learner.bad_steps_in_a_row = 0
         self._counters.count(Tally.LEARNER_ROLLBACKS)

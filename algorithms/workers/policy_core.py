@@ -81,22 +81,27 @@ class PolicyCore:
         self._counters.count(Tally.POLICY_BATCHES)
         self._counters.count(Tally.POLICY_ROWS, len(rows.agent))
 
-    def recall_states(self) -> None:
-        """Work out the recurrent states that a lost predecessor kept, from what it left in the blocks.
+    def recall_states(self, slabs: Slabs) -> None:
+        """Work out the recurrent states that a lost predecessor kept of these splits, before they are first answered.
 
-        From the last state that is stored there, the observations since then are passed through the network once more.
+        From the last state that is stored in a split's block, the observations up to the open request are passed
+        through the network once more. A request at row 0 goes on where the block before it ended; where there is only
+        that one block, and one stored state in it, that is overwritten, and the agent has forgotten.
         """
-        if not self._sizes.state_size:
+        sizes = self._sizes
+        if not sizes.state_size:
             return
-        slabs, decided = self.requests.decided()
-        # Row 0 of a block holds what the last row of the one before did; its state is stored when it is decided.
-        first = np.maximum(decided - 1, 0) // self._sizes.recurrence * self._sizes.recurrence
-        for offset in range(self._sizes.recurrence):
-            chosen = first + offset < decided
+        is_first = slabs.step == 0
+        block = np.where(is_first, (slabs.block - 1) % sizes.blocks, slabs.block)
+        decided = np.where(is_first, sizes.rollout, slabs.step)
+        first = (decided - 1) // sizes.recurrence * sizes.recurrence
+        is_there = ~is_first | (sizes.blocks > 1) | (first > 0)
+        for offset in range(sizes.recurrence):
+            chosen = is_there & (first + offset < decided)
             if not chosen.any():
                 return
-            actor, split, block, _, asked = (part[chosen] for part in slabs)
-            rows = self._rows_of(Slabs(actor, split, block, (first + offset)[chosen], asked))
+            step = (first + offset)[chosen]
+            rows = self._rows_of(Slabs(slabs.actor[chosen], slabs.split[chosen], block[chosen], step, step))
             agents = torch.from_numpy(rows.agent)
             if offset == 0:
                 self.inference.set_states(agents, self._states.index_select(0, torch.from_numpy(rows.state)))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from algorithms.memory.counters import Timer
-from algorithms.memory.request_table import PolicyRequests
+from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.workers.jobs import PolicyJob
@@ -42,7 +42,8 @@ class PolicyWorker(Worker):
         requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
-        self._must_recall = self.start.generation > 0
+        # Splits whose recurrent states a predecessor has taken with it.
+        self._forgotten = np.full((sizes.actors, sizes.splits), self.start.generation > 0)
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
         # Half of the splits step while the other half waits: more than that cannot ask at one time.
@@ -54,12 +55,17 @@ class PolicyWorker(Worker):
         slabs = self._core.requests.open()
         if not len(slabs) or not self._core.adopt_newest():
             return
-        if self._must_recall:
-            self._core.recall_states()
-            self._must_recall = False
+        self._recall(slabs)
         self._core.answer(slabs)
         for actor in np.unique(slabs.actor).tolist():
             self._actor_bells[actor].ring()
+
+    def _recall(self, slabs: Slabs) -> None:
+        forgotten = self._forgotten[slabs.actor, slabs.split]
+        if forgotten.any():
+            chosen = Slabs(*(part[forgotten] for part in slabs))
+            self._core.recall_states(chosen)
+            self._forgotten[chosen.actor, chosen.split] = False
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests

@@ -83,7 +83,8 @@ class RestartPolicy:
         reason = f"{failures} times in a row without doing any work"
         if kind is not Kind.ACTOR:
             return Decision(Verdict.END, reason=reason)
-        if len(self.quarantined | {name}) > self.limits.quarantined_share * self._num_actors:
+        given_up = len(self.quarantined | {name})
+        if given_up > self.limits.quarantined_share * self._num_actors or given_up == self._num_actors:
             so_far = f"; {len(self.quarantined)} of {self._num_actors} actors were given up before it"
             return Decision(Verdict.END, reason=reason + so_far)
         self.quarantined.add(name)

@@ -33,14 +33,32 @@ from algorithms.messages import (
 )
 from algorithms.workers import channels
 from algorithms.workers.channels import Inbox, Outbox
-from algorithms.workers.incarnations import FIRST_WORK, WORTH_A_RESTART, Limits, Managed, Recipe, kind_of
+from algorithms.workers.incarnations import (
+    FIRST_WORK,
+    WORTH_A_RESTART,
+    Limits,
+    Managed,
+    Recipe,
+    first_learner,
+    kind_of,
+)
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
 from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
-from algorithms.workers.worker import DUMP_STACKS, Bells, SharedMemoryHandle, WorkerStart, gates, run_worker
+from algorithms.workers.worker import (
+    DUMP_STACKS,
+    WORKER_VARIABLE,
+    Bells,
+    SharedMemoryHandle,
+    WorkerStart,
+    gates,
+    run_worker,
+)
 from utils.processes import kill_strangers
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
+# Who fails by an exception after a shorter life than this has failed in a row, whatever it did meanwhile.
+LONG_LIFE_S = 60.0
 
 
 # The exit code of a child whose forkserver is gone, and how long that may still look alive after its pipes closed.
@@ -109,7 +127,7 @@ class Supervisor:
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         process.start()
         tallies = arrays["tallies"][recipe.process].copy()
-        managed = Managed(recipe, generation, process, inbox, outbox, tallies, lost_at)
+        managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
         self._workers[recipe.name] = managed
         return managed
 
@@ -119,8 +137,8 @@ class Supervisor:
         return list(self._workers.values())
 
     def send(self, name: str, command: Command) -> bool:
-        """Give a worker a command; False when there is no such worker any more."""
-        if name not in self._workers:
+        """Give a worker a command; False when there is no such worker, or its successor is not ready yet."""
+        if name not in self._workers or (self._workers[name].generation and not self._workers[name].is_ready):
             return False
         self._workers[name].outbox.send(command)
         return True
@@ -153,9 +171,10 @@ class Supervisor:
         self._note_first_work()
         for worker in ended:
             self._lose(worker)
-        for worker in self._stuck():
+        if stuck := self._stuck():
+            self.dump_stacks(stuck)
+        for worker in stuck:
             limit_s, phase = self.limits.of(self._phase(worker)), self._phase(worker).name.lower()
-            self.dump_stacks([worker])
             self._condemn(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
         self._start_successors()
         for worker in self.workers:
@@ -182,8 +201,7 @@ class Supervisor:
         sizes = self._arrays.sizes
         there = {worker.recipe.process for worker in self.workers}
         actors = {actor for actor in range(sizes.actors) if actor not in there}
-        first = sizes.processes - sizes.policies
-        learners = {policy for policy in range(sizes.policies) if first + policy not in there}
+        learners = {policy for policy in range(sizes.policies) if first_learner(sizes) + policy not in there}
         return blocks.count_blocks(self._arrays, actors, learners)
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:
@@ -213,6 +231,7 @@ class Supervisor:
         reports = self._drain(retiring)
         for worker in retiring:
             del self._workers[worker.recipe.name]
+            self._take_back_blocks(worker)
         return reports
 
     def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
@@ -250,14 +269,12 @@ class Supervisor:
         phase, failure = self._phase(worker), worker.failure
         what = worker.condemned or describe_exit(worker.process.exitcode)
         del self._workers[recipe.name]  # the others may still be asked to save what they have
-        if kind is Kind.ACTOR:
-            blocks.give_back(self._arrays, recipe.process)
-        elif kind is Kind.LEARNER:
-            first = self._arrays.sizes.processes - self._arrays.sizes.policies
-            blocks.stop_taking(self._arrays, recipe.process - first)
-        kill_strangers(self._pad.pids)  # what it had started, and what does not die with its parent by itself
+        self._take_back_blocks(worker)
+        kill_strangers(self._pad.pids, WORKER_VARIABLE, worker.pid)  # what it had started and has not died with it
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
-        loss = Loss(in_setup, failure is not None, failure is not None and failure.is_final, self._has_worked(worker))
+        # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
+        has_worked = self._has_worked(worker) and (failure is None or now - worker.started_at > LONG_LIFE_S)
+        loss = Loss(in_setup, failure is not None, failure is not None and failure.is_final, has_worked)
         decision = self.restarts.judge(recipe.name, kind, loss)
         cause = _last_line(failure.traceback) if failure else what
         self._undelivered.append(
@@ -272,11 +289,21 @@ class Supervisor:
         successor = _Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
         self._successors.append(successor)
 
+    def _take_back_blocks(self, worker: Managed) -> None:
+        """Nobody holds a block any more that this worker, which has ended, held."""
+        if self._kind(worker) is Kind.ACTOR:
+            blocks.give_back(self._arrays, worker.recipe.process)
+        elif self._kind(worker) is Kind.LEARNER:
+            blocks.stop_taking(self._arrays, worker.recipe.process - first_learner(self._arrays.sizes))
+
     def _start_successors(self) -> None:
         now = time.monotonic()
         for successor in [one for one in self._successors if one.due <= now]:
             self._successors.remove(successor)
-            self.start(successor.recipe, successor.generation, successor.lost_at)
+            try:
+                self.start(successor.recipe, successor.generation, successor.lost_at)
+            except (OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
+                raise RunFailed(f"{successor.recipe.name} could not be started again: {error!r}") from error
             self._arrays["restarts"][successor.recipe.process] += 1
             self._undelivered.append(WorkerStarted(successor.recipe.name, successor.generation))
 

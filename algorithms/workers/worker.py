@@ -30,6 +30,7 @@ from utils import processes
 LONGEST_SLEEP_S = 0.1
 EXIT_OK = 0
 EXIT_FAILED = 1
+WORKER_VARIABLE = "APPO_WORKER"  # in the environment of what a worker starts: the worker's process id
 DUMP_STACKS = signal.SIGUSR2  # makes a worker write the stacks of all its threads into its log
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class Worker:
                 self.counters.beat()
                 self.step()
             self.reports.flush_within(1.0)
-        except (Exception, SystemExit) as error:  # an environment that calls sys.exit has failed too
+        except BaseException as error:  # an environment that calls sys.exit, or cancels what is no task, has failed too
             code = EXIT_FAILED
             trace = traceback.format_exc()
             log.error("%s failed in %s\n%s", self.start.name, phase, trace)
@@ -182,6 +183,7 @@ def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     processes.join_group(start.process_group)
     processes.redirect_output(start.log_path)
     processes.set_title(start.name)
+    processes.mark_descendants(WORKER_VARIABLE)
     processes.pin_to_cores(start.placement.cores)
     processes.lower_priority(start.placement.niceness)
     if start.placement.gpu is not None:

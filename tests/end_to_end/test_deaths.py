@@ -42,6 +42,21 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
     assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_steps >= goal
 
 
+def test_synchronous_training_goes_on_however_often_its_workers_are_killed(start):
+    run = start(*SMALL, "--async_rl=False")
+    run.wait_for_training(frames=3000)
+    for number in range(9):
+        title = ["actor-00", "learner-0", "actor-01"][number % 3]
+        run.wait_for(lambda title=title: title in run.tree())
+        run.kill(title)
+        run.wait_for(lambda number=number: len(events(run, "working")) > number)
+        frames, steps = run.status()["env_frames"], run.status()["policies"][0]["train_steps"]
+        run.wait_for(lambda frames=frames: run.status()["env_frames"] > frames)
+        run.wait_for(lambda steps=steps: run.status()["policies"][0]["train_steps"] > steps)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+
+
 def test_counters_never_go_back_and_no_frame_counts_twice_while_workers_are_killed(start):
     run = start(*SMALL)
     run.wait_for_training()

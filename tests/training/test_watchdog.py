@@ -17,7 +17,8 @@ def arrays():
 
 
 def watchdog(arrays, *, learns=True):
-    return Watchdog(arrays, LIMIT_S, 0.0, learns=learns)
+    arrays["env_frames"][0, 0] += 1
+    return Watchdog(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=learns)
 
 
 def first_stall(dog, arrays, *, frames=False, versions=False, until=50):
@@ -62,6 +63,29 @@ def test_frames_that_ended_after_the_last_version_are_judged_by_themselves(array
         if stall := dog.look(float(second)):
             break
     assert second == 19 and stall.culprits is Kind.ACTOR
+
+
+def test_a_learner_that_still_fills_its_batch_is_left_alone(arrays):
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 100
+    dog = watchdog(arrays)
+    for second in range(50):
+        arrays["env_frames"][0, 0] += 1
+        arrays["taking_sequence"][0, 0, 0, 0] += second % 5 == 0
+        assert dog.look(float(second)) is None
+
+
+def test_the_first_frame_may_take_as_long_as_resets_may(arrays):
+    second, stall = first_stall(Watchdog(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True), arrays)
+    assert second == 31 and stall.what == "no environment frame for 30 s"
+
+
+def test_blocks_of_actors_that_were_given_up_are_not_waited_for(arrays):
+    arrays["ready_sequence"][0] = arrays["filling_sequence"][0] = 1
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits is Kind.ACTOR
+    arrays["quarantined"][1] = 1
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits is Kind.LEARNER
 
 
 def test_open_requests_are_the_policy_workers_fault(arrays):

@@ -124,3 +124,13 @@ def test_the_queue_of_a_sender_that_died_inside_is_left_alone():
     outbox.send("a")
     outbox._gate._mine[0] = 1  # as its process leaves it
     assert list(inbox.receive()) == []
+
+
+def test_a_message_that_no_queue_could_ever_hold_is_dropped_and_told_and_holds_nobody_up(caplog):
+    outbox, inbox = channel(size=1000)
+    outbox.send("a", "x" * 5000, "b")
+    received = list(inbox.receive())
+    outbox.flush()
+    received += inbox.receive()
+    assert received == ["a", "b"] and outbox.dropped == 1
+    assert "a str is larger than a queue and cannot be sent" in caplog.text

@@ -9,6 +9,7 @@ import pytest
 from algorithms.memory.blocks import BlockState, block_states
 from algorithms.memory.counters import Phase
 from algorithms.messages import Ready, WorkerGivenUp, WorkerLost, WorkerReady, WorkerStarted, WorkerWorks
+from algorithms.workers import supervisor
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.launch_pad import RunFailed
 from algorithms.workers.restarts import Kind, RestartLimits
@@ -132,7 +133,17 @@ def test_a_run_cannot_do_without_its_policy_workers_and_learners(crew, process, 
 
 
 @pytest.mark.parametrize("process", [0, POLICY_WORKER, LEARNER])
-def test_who_works_between_its_failures_is_replaced_however_often(crew, process):
+def test_who_works_a_little_between_exceptions_of_its_own_fails_in_a_row_all_the_same(crew, process):
+    crew.broken("WorksThenFails", process=process, name="worker")
+    with pytest.raises((RunFailed, AssertionError)):
+        crew.poll_until(lambda: len(told(crew, WorkerStarted)) > QUICK.failures_in_a_row or told(crew, WorkerGivenUp))
+        assert not told(crew, WorkerGivenUp)
+    assert len(told(crew, WorkerStarted)) <= QUICK.failures_in_a_row
+
+
+@pytest.mark.parametrize("process", [0, POLICY_WORKER, LEARNER])
+def test_who_lives_long_between_its_failures_is_replaced_however_often(crew, process, monkeypatch):
+    monkeypatch.setattr(supervisor, "LONG_LIFE_S", 0.0)
     crew.broken("WorksThenFails", process=process, name="worker")
     crew.poll_until(lambda: len(told(crew, WorkerStarted)) > 3 * QUICK.failures_in_a_row)
     assert len(told(crew, WorkerWorks)) > QUICK.failures_in_a_row
@@ -166,14 +177,18 @@ def test_a_worker_without_a_sign_of_life_is_replaced(crew, number):
     assert not is_alive(worker.pid)
 
 
-def test_what_a_lost_worker_had_started_is_killed(crew):
-    worker = crew.broken("HasChildren", name="actor-00")
-    crew.ready("actor-00")
-    children = [int(report.worker) for report in told(crew, Ready) if report.worker.isdigit()]
-    assert len(children) == 2 and all(is_alive(child) for child in children)
+def test_what_a_lost_worker_had_started_is_killed_and_what_others_started_is_not(crew):
+    children = {}
+    for process, name in enumerate(("actor-00", "actor-01")):
+        worker = crew.broken("HasChildren", process=process, name=name)
+        crew.ready(name)
+        children[name] = [int(report.worker) for report in told(crew, Ready) if report.worker.isdigit()]
+        crew.reports.clear()
+        assert len(children[name]) == 2 and all(is_alive(child) for child in children[name])
     os.kill(worker.pid, signal.SIGKILL)
     crew.poll_until(lambda: told(crew, WorkerLost))
-    assert not any(is_alive(child) for child in children)
+    assert not any(is_alive(child) for child in children["actor-01"])
+    assert all(is_alive(child) for child in children["actor-00"])
 
 
 def test_a_worker_that_is_stopped_or_dies_inside_a_queue_holds_nobody_up(crew):
@@ -202,7 +217,8 @@ def test_what_a_killed_worker_had_reported_is_read(crew):
         assert len(crew.reports) - before >= sent - before - 1
 
 
-def test_replacing_leaves_no_descriptor_open(crew):
+def test_replacing_leaves_no_descriptor_open(crew, monkeypatch):
+    monkeypatch.setattr(supervisor, "LONG_LIFE_S", 0.0)
     crew.broken("WorksThenFails", process=0, name="actor-00")
     crew.poll_until(lambda: len(told(crew, WorkerStarted)) > 3)
     before = open_descriptors()

@@ -58,6 +58,13 @@ def test_actors_are_given_up_one_by_one_until_too_many_are():
     assert decision.verdict is Verdict.END and "2 of 4 actors were given up before it" in decision.reason
 
 
+def test_somebody_has_to_be_left_to_play():
+    restarts = policy(failures_in_a_row=1, quarantined_share=1.0)
+    losses = [KILLED, KILLED]
+    ends = [verdicts(restarts, Kind.ACTOR, losses, f"actor-{number}")[-1] for number in range(4)]
+    assert ends == [Verdict.QUARANTINE] * 3 + [Verdict.END]
+
+
 def test_an_exception_in_setup_is_retried_for_actors_only_and_so_often():
     restarts = policy(setup_retries=2, failures_in_a_row=100)
     expected = [Verdict.REPLACE, Verdict.REPLACE, Verdict.END]

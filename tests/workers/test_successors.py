@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -13,6 +14,7 @@ from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from algorithms.workers.policy_core import PolicyCore
+from algorithms.workers.policy_worker import PolicyWorker
 from tests.workers.core_cases import Case, Turns
 from tests.workers.test_policy_and_learner_cores import CASES, DEEP, GRU, LSTM, assert_written_down_as_computed
 
@@ -40,6 +42,29 @@ def next_policy(turns, policy):
     return core
 
 
+class Successor:
+    """Acts like a policy worker that took the place of another: recalls each split before it is first answered."""
+
+    def __init__(self, turns, policy):
+        self.core = next_policy(turns, policy)
+        self.inference, self.requests = self.core.inference, self.core.requests
+        self.adopt_newest = self.core.adopt_newest
+        sizes = turns.arrays.sizes
+        self.forgotten = np.full((sizes.actors, sizes.splits), True)
+
+    def answer(self, slabs):
+        PolicyWorker._recall(self, slabs)
+        self.core.answer(slabs)
+
+    @property
+    def _core(self):
+        return self.core
+
+    @property
+    def _forgotten(self):
+        return self.forgotten
+
+
 def next_learner(turns, folder, policy=0, **learning):
     counters = WorkerCounters(turns.arrays, turns.arrays.sizes.processes - 1)
     job = turns.learner_job(policy, folder, **learning)
@@ -57,13 +82,18 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
             for assembler, staging in zip(turns.assemblers, turns.stagings, strict=True):
                 assembler.fill(staging)
         for policy, predecessor in enumerate(turns.policies):
-            successor = next_policy(turns, policy)
-            successor.recall_states()
-            expected, recalled = predecessor.inference._state, successor.inference._state
-            # Rows that another policy plays may hold what is left of an earlier episode; it is never used again.
-            is_recalled = recalled.abs().sum(1) > 0
-            assert_close(recalled[is_recalled], expected[is_recalled], rtol=1e-4, atol=1e-5)
-            compared += int(is_recalled.sum())
+            successor = Successor(turns, policy)
+            slabs = successor.core.requests.open()
+            successor.core.recall_states(slabs)
+            if isinstance(predecessor, Successor):
+                PolicyWorker._recall(predecessor, slabs)  # of what it was not asked for since it came
+            # Of rows that the policy plays and that go on in the middle of an episode; others begin with zeros.
+            rows = successor.core._rows_of(slabs)
+            goes_on = successor.core._fresh[torch.from_numpy(rows.observed)] == 0
+            agents = torch.from_numpy(rows.agent)[goes_on]
+            expected, recalled = predecessor.inference._state[agents], successor.core.inference._state[agents]
+            assert_close(recalled, expected, rtol=1e-4, atol=1e-5)
+            compared += len(agents)
             turns.policies[policy] = successor
     for policy, learner in enumerate(turns.learners):
         assert_written_down_as_computed(learner._model, turns.next_batch(policy))
@@ -173,7 +203,35 @@ def test_a_sound_step_in_between_starts_the_count_anew(tmp_path):
     assert learner.pop_reports() == [] and learner.policy_version == 6
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_a_snapshot_is_not_taken_of_an_iteration_that_rolled_back(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner.keep_snapshot()
+    learner.job.snapshot_every_sec = learner._next_snapshot = 0.0
+    taken = turns.snapshots[0].publication
+    turns.next_batch(0)
+    spoiled = learner._learner._apply_gradients
+
+    def spoil(*arguments):
+        spoiled(*arguments)
+        learner._flat[5] = math.nan
+
+    learner._learner._apply_gradients = spoil
+    learner.train(turns.stagings[0])
+    assert turns.snapshots[0].publication == taken and len(learner.pop_reports()) == 1
+    with pytest.raises(TrainingDiverged):
+        learner.train(turns.stagings[0])
+    turns.close()
+
+
+def test_large_numbers_whose_squares_overflow_are_still_numbers(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner._flat[5] = 1e30
+    learner.publish()
+    assert learner.pop_reports() == [] and learner._flat[5] == 1e30
+    turns.close()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_never_published(bad, tmp_path):
     turns, learner = trained(tmp_path)
     learner.keep_snapshot()

@@ -104,8 +104,8 @@ def test_every_phase_has_its_own_limit():
         Phase.SETUP: 3.0,
         Phase.RESET: 2.0,
         Phase.STEP: 1.0,
-        Phase.TEARDOWN: 3.0,
-        Phase.ENDED: 3.0,
+        Phase.TEARDOWN: 1.0,
+        Phase.ENDED: 1.0,
     }
 
 
