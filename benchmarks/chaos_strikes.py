@@ -74,6 +74,7 @@ class Striker:
         self._stop_s = stop_s
         self._began: float | None = None
         self._stopped: list[Stopped] = []
+        self._killed: set[int] = set()
         self.hits: list[Hit] = []
 
     @property
@@ -106,7 +107,8 @@ class Striker:
                 self._waiting.remove(strike)
 
     def _strike(self, strike: Strike, living: Mapping[str, psutil.Process]) -> bool:
-        still = {stopped.process.pid for stopped in self._stopped}
+        # Neither who stands still nor who is just dying, and may be seen for a moment more.
+        still = {stopped.process.pid for stopped in self._stopped} | self._killed
         titles = sorted(title for title, p in living.items() if kind_of(title) == strike.kind and p.pid not in still)
         if not titles:
             return False
@@ -120,8 +122,8 @@ class Striker:
         self.hits.append(hit)
         if strike.signal == "stop":
             self._stopped.append(Stopped(living[title], time.monotonic() + self._stop_s))
-        elif strike.signal == "kill" and isinstance(living, dict):
-            del living[title]  # it may still be seen, but must not be struck twice
+        elif strike.signal == "kill":
+            self._killed.add(living[title].pid)
         return True
 
     def _continue_stopped(self, now: float) -> None:
