@@ -43,7 +43,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
 
 
 def test_synchronous_training_goes_on_however_often_its_workers_are_killed(start):
-    run = start(*SMALL, "--async_rl=False")
+    run = start("--num_workers=2", "--num_envs_per_worker=16", "--device=cpu", "--async_rl=False")
     run.wait_for_training(frames=3000)
     for number in range(9):
         title = ["actor-00", "learner-0", "actor-01"][number % 3]
