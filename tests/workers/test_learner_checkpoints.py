@@ -14,12 +14,7 @@ GRU = {"rnn_type": "gru"}
 SAVE = SaveCheckpoint("latest", 77, {"env_frames": 77}, 5, math.nan)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner_of(folder, env="CartPole-v1", **model):

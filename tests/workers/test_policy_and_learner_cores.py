@@ -42,12 +42,7 @@ CASES = {
 MEMORYLESS = {name for name in CASES if "no memory" in name or name in ("action masks", "continuous actions")}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=CASES)

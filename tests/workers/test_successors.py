@@ -22,12 +22,7 @@ SHORT = {"synthetic_episode_length": 4}
 WITH_MEMORY = [name for name in CASES if "no memory" not in name and name not in ("action masks", "continuous actions")]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def next_policy(turns, policy):
