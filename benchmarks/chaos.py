@@ -39,7 +39,7 @@ LOSS_S = 8.0  # how long a failpoint may be waited for
 REST_S = 3.0  # how long processes are looked at while nobody is struck
 # How often the reference load passes a place: a death every few seconds leaves time to work in between. Places that are
 # not named here are passed with every batch of the learner, or some forty times a second.
-OFTEN, OFTEN_ODDS = ("actor-ask", "policy-answer"), 1e-4  # with every step of a split: thousands of times a second
+OFTEN, OFTEN_ODDS = ("actor-ask", "policy-answer"), 3e-4  # with every step of a split: thousands of times a second
 BLOCK, BLOCK_ODDS = ("actor-block-begin", "actor-block-complete", "learner-take", "learner-release"), 2e-3
 SELDOM, SELDOM_ODDS = ("checkpoint-", "learner-snapshot"), 0.3  # once a second, with the options below
 OTHER_ODDS = 1e-2
