@@ -155,15 +155,17 @@ def load(path: Path) -> Checkpoint:
 def load_newest_valid(folder: Path, kind: str = "latest") -> Checkpoint | None:
     """The newest checkpoint of a kind that can be trusted; None when the folder has none at all.
 
-    For "best", the newest ordinary checkpoint is taken where no best one can be read, with a warning.
+    For "best", the newest ordinary checkpoint is taken where no best one can be read, and for "latest" the best one,
+    which is all there is when a run was killed early; either with a warning.
 
     Raises:
         CheckpointError: there are checkpoints, but none of this kind can be read. Starting from nothing would
             bury them.
     """
     candidates = list_checkpoints(folder, kind)
-    if kind == "best":
-        candidates += list_checkpoints(folder, "latest")
+    other = {"best": "latest", "latest": "best"}.get(kind)
+    if other:
+        candidates += list_checkpoints(folder, other)
     warnings: list[str] = []
     for path in candidates:
         try:
@@ -173,8 +175,10 @@ def load_newest_valid(folder: Path, kind: str = "latest") -> Checkpoint | None:
             continue
         if kind == "best" and not path.name.startswith("best_"):
             warnings.append(f"{folder} has no best checkpoint that can be read; {path.name} is used")
+        if kind == "latest" and path.name.startswith("best_"):
+            warnings.append(f"{folder} has no ordinary checkpoint that can be read; {path.name} is used")
         return found._replace(warnings=warnings)
-    others = [path for other in KINDS for path in list_checkpoints(folder, other) if path not in candidates]
+    others = [path for each in KINDS for path in list_checkpoints(folder, each) if path not in candidates]
     if not candidates and not others:
         return None
     raise CheckpointError(_none_left(folder, kind, warnings, others))

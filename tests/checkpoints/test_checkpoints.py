@@ -376,3 +376,12 @@ def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
         child.communicate()
     assert len(seen) == 10
     assert load_newest_valid(tmp_path).warnings == []
+
+
+def test_a_run_that_was_killed_before_its_first_ordinary_checkpoint_goes_on_from_its_best(tmp_path):
+    path = save(tmp_path, "best", 8, 900, {"a": 1}, metric=5.0)
+    found = load_newest_valid(tmp_path)
+    assert (found.path, found.train_step) == (path, 8)
+    assert found.warnings == [f"{tmp_path} has no ordinary checkpoint that can be read; {path.name} is used"]
+    ordinary = save(tmp_path, "latest", 4, 400, {"a": 0})
+    assert load_newest_valid(tmp_path).path == ordinary  # however old: it is what was asked for
