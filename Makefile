@@ -53,6 +53,7 @@ chaos: $(VENV)/requirements.installed  ## Kill workers 1000 times, die at every 
 	$(run) -m benchmarks.chaos --kills=1000 $(ARGS)
 	$(run) -m benchmarks.chaos --kills=100 --signals=stop,freeze,term $(ARGS)
 	$(run) -m benchmarks.chaos --each_failpoint=20 $(ARGS)
+	$(run) -m benchmarks.chaos_learning --minutes=10
 	$(run) -m benchmarks.endings --moments=50
 
 docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options

@@ -29,7 +29,7 @@ from benchmarks import chaos_report, chaos_watch, counted_steps
 from benchmarks.chaos_events import KINDS, not_back
 from benchmarks.chaos_report import Bars, Check, Findings
 from benchmarks.chaos_strikes import SIGNALS, Strike, Striker, plan
-from benchmarks.chaos_watch import Watch
+from benchmarks.chaos_watch import AtRest, Watch
 from benchmarks.measuring import MeasurementError, show, started
 from benchmarks.ours import OurRun, our_run
 from utils import failpoints
@@ -107,8 +107,14 @@ class Plan:
         return folder / "counts"
 
 
-def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None]) -> Findings:
+def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None], at_rest: AtRest | None = None) -> Findings:
     """Start a run, disturb it as planned, end it.
+
+    Args:
+        chosen: the plan.
+        folder: for everything that it writes.
+        tell: prints a line.
+        at_rest: of another run with the same options: this one is not left alone before it is disturbed.
 
     Raises:
         MeasurementError: it did not begin to train; nothing can be said of it.
@@ -116,14 +122,15 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None]) -> Findings
     run, log, found = chosen.run_in(folder), folder / "log.txt", Findings(wanted_losses=chosen.losses)
     shared_before = chaos_watch.shared_memory()
     with started(run.command, log) as (process, _):
-        watch = _begun(chosen, run, process, log)
+        watch = begun(chosen, run, process, log)
         tell("it trains")
         striker = Striker(_strikes(chosen), chosen.stop_s)
         try:
-            if not chosen.failpoints:  # which are armed from the first moment on
-                _calm(chosen, watch, found, tell)
+            if at_rest is None and not chosen.failpoints:  # which are armed from the first moment on
+                at_rest = _calm(chosen, watch, found, tell)
             _storm(chosen, watch, striker, found, tell)
-            _rest(chosen, watch, found, tell)
+            tell("it comes to rest, and is ended")
+            _rest(chosen, watch, found, at_rest)
         except MeasurementError as error:
             found.trouble = str(error)
         found.samples, found.looks, found.status = watch.samples, watch.looks, dict(watch.status)
@@ -139,7 +146,12 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None]) -> Findings
     return found
 
 
-def _begun(chosen: Plan, run: OurRun, process: subprocess.Popen[bytes], log: Path) -> Watch:
+def begun(chosen: Plan, run: OurRun, process: subprocess.Popen[bytes], log: Path) -> Watch:
+    """A run that trains, under observation.
+
+    Raises:
+        MeasurementError: it does not begin to.
+    """
     watch = Watch(run.folder, process, log, chosen.hang_s)
     if not watch.until(watch.trains, START_LIMIT_S):
         raise MeasurementError(f"no training within {START_LIMIT_S:.0f} s; {chaos_watch.last_line(log)}")
@@ -155,7 +167,7 @@ def _take_up_again(chosen: Plan, folder: Path, found: Findings, tell: Callable[[
     tell(f"ended with {found.exit_code}; now the same without failpoints")
     try:
         with started(run.command, log) as (process, _):
-            watch = _begun(chosen, run, process, log)
+            watch = begun(chosen, run, process, log)
             watch.until(lambda: False, REST_S)
             found.status = dict(watch.status)
             _end(process, run, found)
@@ -167,15 +179,14 @@ def _strikes(chosen: Plan) -> list[Strike]:
     return plan(chosen.seed, chosen.kills, chosen.interval_s, chosen.kinds, chosen.signals)
 
 
-def _calm(chosen: Plan, watch: Watch, found: Findings, tell: Callable[[str], None]) -> None:
+def _calm(chosen: Plan, watch: Watch, found: Findings, tell: Callable[[str], None]) -> AtRest:
     """How fast it is, and what it holds, while nobody disturbs it."""
     watch.until(lambda: False, chosen.warm_up_s)
     began = time.time()
     watch.until(lambda: False, chosen.calm_s)
     found.calm = began, time.time()
-    processes, descriptors = watch.at_rest(REST_S)
-    found.processes, found.descriptors = (processes, processes), (descriptors, descriptors)
     tell(f"undisturbed for {chosen.calm_s:g} s; {chosen.kills} signals follow")
+    return watch.at_rest(REST_S)
 
 
 def _storm(chosen: Plan, watch: Watch, striker: Striker, found: Findings, tell: Callable[[str], None]) -> None:
@@ -208,16 +219,15 @@ def _deaths(watch: Watch) -> int:
     return sum(event["event"] == "lost" for event in watch.events())
 
 
-def _rest(chosen: Plan, watch: Watch, found: Findings, tell: Callable[[str], None]) -> None:
+def _rest(chosen: Plan, watch: Watch, found: Findings, before: AtRest | None) -> None:
     """Wait until everybody works again, then look at what is there."""
     watch.until(lambda: not not_back(watch.events()), chosen.hang_s)
-    if chosen.failpoints:
-        return  # there is no rest while they are armed
+    if before is None:
+        return  # there is no rest while failpoints are armed
     # Blocks are counted when status.json is written, so the one that counts has to be written now.
     watch.until(lambda: False, REST_S)
-    processes, descriptors = watch.at_rest(REST_S)
-    found.processes, found.descriptors = (found.processes[0], processes), (found.descriptors[0], descriptors)
-    tell("at rest; now it ends")
+    now = watch.at_rest(REST_S)
+    found.processes, found.descriptors = (before.processes, now.processes), (before.descriptors, now.descriptors)
 
 
 def _end(process: subprocess.Popen[bytes], run: OurRun, found: Findings) -> None:

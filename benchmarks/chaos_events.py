@@ -53,6 +53,7 @@ class Sample(NamedTuple):
     time: float  # wall clock, the run's own
     env_frames: int
     counters: dict[str, float]  # everything that must never go back, env_frames among it
+    mean_return: float = math.nan  # of the last episodes of the worst policy
 
 
 class Look(NamedTuple):
@@ -122,7 +123,9 @@ def sample_of(status: Mapping[str, Any]) -> Sample:
     counters = {"env_frames": status["env_frames"], "train_seconds": status["train_seconds"]}
     for number, policy in enumerate(status["policies"]):
         counters |= {f"policy {number} {name}": policy[name] for name in ("env_frames", "train_steps", "episodes")}
-    return Sample(status["time"], int(status["env_frames"]), counters)
+    returns = [policy["avg_reward"] for policy in status["policies"]]
+    worst = math.nan if None in returns else min(returns)
+    return Sample(status["time"], int(status["env_frames"]), counters, worst)
 
 
 def backwards(samples: Sequence[Sample]) -> list[str]:
@@ -145,6 +148,15 @@ def frames_per_second(samples: Sequence[Sample]) -> float:
     if len(samples) < 2 or samples[-1].time <= samples[0].time:
         return math.nan
     return (samples[-1].env_frames - samples[0].env_frames) / (samples[-1].time - samples[0].time)
+
+
+def frames_at(samples: Iterable[Sample], bar: float, episodes: int) -> int | None:
+    """How many frames had been counted when the mean of so many episodes was at the bar first; None: it never was."""
+    for sample in samples:
+        played = min(count for name, count in sample.counters.items() if name.endswith("episodes"))
+        if played >= episodes and sample.mean_return >= bar:
+            return sample.env_frames
+    return None
 
 
 def standstill(samples: Sequence[Sample], counter: str) -> float:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -23,6 +23,13 @@ STATUS_POLL_S = 0.1
 PROCESSES_POLL_S = 1.0
 EVENTS_FILE = "events.jsonl"
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+class AtRest(NamedTuple):
+    """What a run holds while nobody disturbs it."""
+
+    processes: Counter[str]  # by title
+    descriptors: Counter[str]  # open files, by title
 
 
 class Watch:
@@ -71,7 +78,7 @@ class Watch:
         path = self._folder / EVENTS_FILE
         return list(read_json_lines(path)) if path.exists() else []
 
-    def at_rest(self, seconds: float) -> tuple[Counter[str], Counter[str]]:
+    def at_rest(self, seconds: float) -> AtRest:
         """How many processes there are by title, and how many files each has open; the least of several looks."""
         processes: list[Counter[str]] = []
         descriptors: list[Counter[str]] = []
@@ -83,7 +90,7 @@ class Watch:
             lasting = {title: p for p, title in family.items() if processes[-1][title] == 1}
             descriptors.append(Counter({title: _held(process) for title, process in lasting.items()}))
             self.until(lambda: False, PROCESSES_POLL_S / 2)
-        return _least(processes), _least(descriptors)
+        return AtRest(_least(processes), _least(descriptors))
 
     def family(self) -> Iterable[tuple[psutil.Process, str]]:
         """Every process of the run with its title, those that ended and were not reaped too."""

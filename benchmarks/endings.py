@@ -2,7 +2,8 @@
 
     python -m benchmarks.endings --moments=50 --seed=1 --ways=term,int,usr1,driver,twice [-- training options]
 
-    term, int   SIGTERM, SIGINT: ends within 10 s with a checkpoint that is not older than the signal
+    term, int   SIGTERM, SIGINT: ends within 10 s with a checkpoint that is not older than the signal; the policy that
+                goes on from it gives the same outputs
     usr1        SIGUSR1: such a checkpoint as well, and the run goes on
     driver      kill -9 of the driver: everything below it is gone within 2 s, nothing is left
     twice       Ctrl+C, and once more a tenth of a second later: ends at once
@@ -33,6 +34,7 @@ from benchmarks.chaos_report import Check, failures
 from benchmarks.chaos_watch import Watch
 from benchmarks.measuring import MeasurementError, show, started
 from benchmarks.ours import OurRun, our_run
+from benchmarks.resumed_outputs import what_differs
 
 LOAD = "--env=CartPole-v1 --num_workers=4 --num_envs_per_worker=16 --device=cpu"
 WAYS = {
@@ -125,6 +127,8 @@ class Ending:
         if way in ("term", "int"):  # who is killed while writing leaves a temporary file, which the next start removes
             left += [str(path) for path in self._run.folder.rglob("*.tmp")]
         left += [f"/dev/shm/{name}" for name in chaos_watch.shared_memory() - shared_before]
+        if way in ("term", "int") and moment.had_trained:
+            moment = moment._replace(faults=(*moment.faults, *what_differs(self._run, self._log)))
         return moment._replace(after_s=after_s, faults=(*moment.faults, *(f"{name} was left" for name in left)))
 
     def _end(self, way: str, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:

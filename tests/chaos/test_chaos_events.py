@@ -13,6 +13,7 @@ from benchmarks.chaos_events import (
     Sample,
     backwards,
     between,
+    frames_at,
     frames_per_second,
     grown,
     kind_of,
@@ -136,3 +137,13 @@ def test_a_trend_of_memory_is_fitted_after_the_warm_up_and_needs_a_long_life():
 def test_only_what_has_grown_is_told():
     assert grown({"a": 1, "b": 2}, {"a": 1, "b": 1}) == []
     assert grown({"a": 1}, {"a": 3, "c": 1}) == ["a: 1 -> 3", "c: 0 -> 1"]
+
+
+def test_a_bar_is_reached_when_enough_episodes_were_that_good():
+    def sample(frames, episodes, mean_return):
+        return Sample(1.0, frames, {"policy 0 episodes": episodes, "policy 1 episodes": episodes + 7}, mean_return)
+
+    told = [sample(100, 99, 480.0), sample(200, 100, 474.9), sample(300, 110, math.nan), sample(400, 120, 475.0)]
+    assert frames_at(told, 475.0, 100) == 400
+    assert frames_at(told[:3], 475.0, 100) is None
+    assert frames_at([], 475.0, 100) is None
