@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 
 from algorithms.checkpoints import load_newest_valid
+from algorithms.config import resolve_evaluation
 from algorithms.evaluation.loading import find_checkpoint, restore_model
 from algorithms.models.inference import PolicyInference
 from algorithms.training.config import CONFIG_FILE
 from benchmarks.chaos_watch import last_line
 from benchmarks.measuring import started
 from benchmarks.ours import OurRun
-from enjoy_appo import job_of
 from envs.adapters import step_arrays
 from envs.api import EnvContext
 from envs.registry import make_batch_env
 
+POLICY = "checkpoint_p0"
 NUM_ENVS, STEPS = 64, 8
 MORE_FRAMES = 20_000  # that the resumed run plays: policy workers have to act with the weights as well
 LIMIT_S = 60.0
@@ -36,11 +37,12 @@ def outputs_of(folder: Path) -> Tensor:
         [STEPS, rows, P + 1] parameters of the action distribution, and the value; environments follow its actions.
     """
     env = json.loads((folder / CONFIG_FILE).read_text())["options"]["env"]
-    job = job_of([f"--env={env}", f"--train_dir={folder.parent}", f"--experiment={folder.name}", "--device=cpu"])
+    place = [f"--env={env}", f"--train_dir={folder.parent}", f"--experiment={folder.name}", "--device=cpu"]
+    config, _ = resolve_evaluation(place)
     contexts = [EnvContext(env_id=i, num_envs=NUM_ENVS, seed=i) for i in range(NUM_ENVS)]
-    batch = make_batch_env(job.env, job.family_options, contexts)
+    batch = make_batch_env(env, config.family, contexts)
     try:
-        model = restore_model(find_checkpoint(job.checkpoint_dir, job.checkpoint_kind), job.model, batch.spec)
+        model = restore_model(find_checkpoint(folder / POLICY, "latest"), config.model, batch.spec)
         rows = torch.arange(NUM_ENVS * batch.spec.agents_per_env)
         policy, arrays = PolicyInference(model, len(rows), "cpu", seed=1), step_arrays(batch.spec, NUM_ENVS)
         batch.reset(arrays)
@@ -57,7 +59,7 @@ def outputs_of(folder: Path) -> Tensor:
 
 def what_differs(run: OurRun, log: Path) -> list[str]:
     """Let a copy of an experiment go on without learning until it has saved again; what is not as before, in words."""
-    before = load_newest_valid(run.folder / "checkpoint_p0")
+    before = load_newest_valid(run.folder / POLICY)
     assert before is not None  # whoever asks has just seen it
     copy = run.folder.with_name(f"{run.folder.name}_resumed")
     shutil.copytree(run.folder, copy)
@@ -68,7 +70,7 @@ def what_differs(run: OurRun, log: Path) -> list[str]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LIMIT_S)
             code = process.returncode
-        after = load_newest_valid(copy / "checkpoint_p0")
+        after = load_newest_valid(copy / POLICY)
         if code != 0 or after is None:
             return [f"it did not go on: exit code {code}; {last_line(log)}"]
         if after.env_steps < frames or after.train_step != before.train_step:

@@ -75,6 +75,13 @@ def fill_common_case(out: StepArrays) -> None:
     out.crashed.fill(0)
 
 
+def lose_step(rows: slice, out: StepArrays) -> None:
+    """What a step says of rows whose environment failed in it."""
+    for array in (out.rewards, out.terminated, out.truncated, out.frames):
+        array[rows] = 0
+    out.crashed[rows] = 1
+
+
 def failure(env_index: int, phase: str, error: BaseException, context: EnvContext) -> EnvError:
     """The error that tells a caller which environment raised; its cause is set."""
     message = f"{type(error).__name__}: {error}"

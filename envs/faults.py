@@ -18,6 +18,8 @@ import numpy as np
 
 from envs.api import BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
 
+# An environment that calls sys.exit has failed like one that raises.
+FAILURES = (Exception, SystemExit)
 # Environments that fail in every step must not fill the disk.
 LOG_EVERY_S = 1.0
 
@@ -26,6 +28,20 @@ log = logging.getLogger(__name__)
 
 def ignore(is_bad_data: bool) -> None:
     """Count nothing."""
+
+
+class FailureStreak:
+    """How often one environment has failed without a sound step in between."""
+
+    def __init__(self) -> None:
+        self._last_step, self._in_a_row = -2, 0
+
+    def add(self, step: int, failed: EnvError) -> int:
+        """Note a failure in step number `step`, or in the reset that follows it; how many it are in a row now."""
+        sound_steps = step - self._last_step - (failed.phase == "step")
+        self._in_a_row = 1 if sound_steps > 0 else self._in_a_row + 1
+        self._last_step = step
+        return self._in_a_row
 
 
 class FaultKeeper:

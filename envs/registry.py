@@ -322,7 +322,7 @@ def _adapt(
     from envs.vector.serial import SerialVecEnv
 
     if _is_vector_env(built[0]):
-        return VectorEnvAdapter(built[0], contexts, faults)
+        return VectorEnvAdapter(built[0], contexts, faults, build)
     return SerialVecEnv(built, contexts, faults, build)
 
 

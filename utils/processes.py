@@ -116,6 +116,17 @@ def mark_descendants(variable: str) -> None:
     os.environ[variable] = str(os.getpid())
 
 
+def reap_strangers(known: set[int]) -> None:
+    """Let children of this process that have ended vanish from the table of processes, but for those in `known`.
+
+    What a worker had started becomes a child of the process that adopts orphans once the worker is gone, or once what
+    stood between the two has ended.
+    """
+    for child in psutil.Process().children():
+        if child.pid not in known and _has_ended(child):
+            _reap(child.pid)
+
+
 def kill_strangers(known: set[int], variable: str = "", owner: int = 0) -> list[int]:
     """Kill children of this process, with all below them, that are not in `known`; the pids killed.
 
@@ -124,12 +135,10 @@ def kill_strangers(known: set[int], variable: str = "", owner: int = 0) -> list[
         variable: when given, only those are killed that `mark_descendants` has marked,
         owner: as started by this process.
     """
+    reap_strangers(known)
     killed = []
     for child in psutil.Process().children():
         if child.pid in known:
-            continue
-        if _has_ended(child):
-            _reap(child.pid)
             continue
         if variable and _marked(child, variable) != str(owner):
             continue

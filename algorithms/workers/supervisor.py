@@ -53,7 +53,7 @@ from algorithms.workers.worker import (
     gates,
     run_worker,
 )
-from utils.processes import kill_strangers
+from utils.processes import kill_strangers, reap_strangers
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
@@ -148,7 +148,8 @@ class Supervisor:
         return {}
 
     def measure_memory(self) -> None:
-        """Note how much memory every worker occupies."""
+        """Note how much memory every worker occupies, and clear away what their environments left to end."""
+        reap_strangers(self._pad.pids)
         for worker in self.workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(worker.pid).memory_info().rss
@@ -228,8 +229,10 @@ class Supervisor:
             worker.process.kill()
         for worker in retiring:
             worker.process.join(2.0)
-        reports = self._drain(retiring)
+        reports, self._undelivered = [*self._undelivered, *self._drain(retiring)], []
         for worker in retiring:
+            if worker.failure:
+                log.warning("%s, while it was ended, %s", worker.recipe.name, _last_line(worker.failure.traceback))
             del self._workers[worker.recipe.name]
             self._take_back_blocks(worker)
         return reports

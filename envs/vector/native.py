@@ -6,31 +6,35 @@ next episode in the step after it, whose action it ignores. That is what `final`
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envs.adapters import complete_spec, declares_info_mask, failure, fill_common_case, first_seed
+from envs.adapters import complete_spec, declares_info_mask, failure, fill_common_case, first_seed, lose_step
 from envs.api import (
     ACTION_MASK,
+    BadEnvDataError,
     EnvContext,
     EnvError,
-    MisfitError,
+    EnvSpec,
     RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FaultKeeper, ValueCheck
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
 from envs.spaces import ActionLayout, ObservationLayout, random_actions
 from envs.wrappers import find_ability
 from utils.options import ConfigError
 
 EVERY_ROW = slice(None)
 _ROW_INFO_KEYS = ("true_reward", "episode_extra_stats")
+
+log = logging.getLogger(__name__)
 
 
 class VectorEnvAdapter:
@@ -41,34 +45,50 @@ class VectorEnvAdapter:
     its environments raised is not known: errors name the first.
     """
 
-    def __init__(self, env: Any, contexts: Sequence[EnvContext], faults: FaultKeeper | None = None) -> None:
+    def __init__(
+        self,
+        env: Any,
+        contexts: Sequence[EnvContext],
+        faults: FaultKeeper | None = None,
+        build: Callable[[EnvContext], Any] | None = None,
+    ) -> None:
         """Adapt an environment built for the first of `contexts`.
 
         Args:
             env: all environments in one.
             contexts: of each of them.
-            faults: when given, numbers are looked at. Nothing is mended: one of these cannot be built anew alone.
+            faults: decides about failures; None: the first one is raised, and numbers are not looked at.
+            build: builds all of them anew; needed with `faults`.
 
         Raises:
             ConfigError: another autoreset mode, or not one environment per context.
             UnsupportedSpaceError: a space that cannot be trained on.
         """
+        self.num_envs = len(contexts)
+        self._contexts = list(contexts)
+        self._faults, self._build = faults, build
+        self._streak, self._num_steps = FailureStreak(), 0
+        self._told: dict[str, Any] = {}  # what the environment was told last, for one that takes its place
+        self._is_closed = False
+        self.spec = self._adopt(env)
+        self._values = ValueCheck(self.spec, self.num_envs)
+
+    def _adopt(self, env: Any) -> EnvSpec:
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise ConfigError(
                 f"{env} has autoreset_mode {mode}, but the last observation of a truncated episode must be a step of "
                 f"its own; build it with autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP"
             )
-        if env.num_envs != len(contexts):
+        if env.num_envs != self.num_envs:
             raise ConfigError(
-                f"the factory returned a VectorEnv of {env.num_envs} environments where {len(contexts)} step together; "
+                f"the factory returned a VectorEnv of {env.num_envs} environments where {self.num_envs} step together; "
                 f"build as many as the field vector_size of its context says"
             )
-        self.env, self.num_envs = env, len(contexts)
-        self._contexts, self._checks_values = list(contexts), faults is not None
-        self._seed: int | list[int | None] | None = first_seed(contexts[0])
-        if contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
-            self._seed = [first_seed(context) for context in contexts]
+        self.env = env
+        self._seed: int | list[int | None] | None = first_seed(self._contexts[0])
+        if self._contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
+            self._seed = [first_seed(context) for context in self._contexts]
         self._early: tuple[Any, dict[str, Any]] | None = None
         self._layout = ObservationLayout(env.single_observation_space)
         self._actions = ActionLayout(env.single_action_space)
@@ -77,24 +97,25 @@ class VectorEnvAdapter:
             self._early = self._reset_env()
             mask_in_info = ACTION_MASK in self._early[1]
         self._mask_in_info = mask_in_info
-        self.spec = complete_spec(self._layout, self._actions, 1, mask_in_info)
         self._has_ended = np.zeros(self.num_envs, np.bool_)
-        self._values = ValueCheck(self.spec, self.num_envs)
-        self._is_closed = False
+        return complete_spec(self._layout, self._actions, 1, mask_in_info)
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
+        try:
+            self._start(out)
+        except FAILURES as error:
+            self._mend("reset", error, out)
+
+    def _start(self, out: StepArrays) -> None:
         observations, infos = self._reset_env()
         self._has_ended = np.zeros(self.num_envs, np.bool_)
-        try:
-            self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
-        except MisfitError as error:
-            raise self._failure("reset", error) from error
+        self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
         out.fresh.fill(1)
         out.final.fill(0)
         out.active.fill(1)
         self._read_state(infos, out)
-        if self._checks_values:
+        if self._faults is not None:
             self._check_values(out, "reset", with_rewards=False)
 
     def _reset_env(self) -> tuple[Any, dict[str, Any]]:
@@ -104,12 +125,12 @@ class VectorEnvAdapter:
         seed, self._seed = self._seed, None
         try:
             observations, infos = self.env.reset(seed=seed)
-        except Exception as error:
+        except FAILURES as error:
             raise self._failure("reset", error) from error
         return observations, infos
 
-    def _failure(self, phase: str, error: Exception, row: int = 0) -> EnvError:
-        return failure(row, phase, error, self._contexts[row])
+    def _failure(self, phase: str, error: BaseException, row: int = 0) -> EnvError:
+        return error if isinstance(error, EnvError) else failure(row, phase, error, self._contexts[row])
 
     def _check_values(self, out: StepArrays, phase: str, *, with_rewards: bool = True) -> None:
         for row in range(self.num_envs):
@@ -117,15 +138,64 @@ class VectorEnvAdapter:
             if misfit is not None:
                 raise self._failure(phase, misfit, row) from misfit
 
+    def _mend(self, phase: str, error: BaseException, out: StepArrays) -> None:
+        """Let all environments begin anew, since none of them can alone.
+
+        Raises:
+            EnvError: nobody mends, or it failed too often.
+        """
+        failed: EnvError | None = self._failure(phase, error)
+        assert failed is not None
+        if self._faults is None or self._build is None:
+            raise failed
+        if phase == "step":
+            lose_step(EVERY_ROW, out)
+        with self._faults.repairing():
+            while failed is not None:
+                self._faults.take(failed, self._streak.add(self._num_steps, failed))
+                failed = self._begin_anew(failed, out)
+
+    def _begin_anew(self, failed: EnvError, out: StepArrays) -> EnvError | None:
+        try:
+            if not isinstance(failed, BadEnvDataError):
+                self._rebuild()
+            self._start(out)
+        except FAILURES as error:
+            return self._failure("reset", error)
+        return None
+
+    def _rebuild(self) -> None:
+        try:
+            self.env.close()
+        except FAILURES as error:
+            log.debug("environments that had failed could not be closed: %s", error)
+        self._contexts = [context._replace(attempt=context.attempt + 1) for context in self._contexts]
+        assert self._build is not None
+        try:
+            spec = self._adopt(self._build(self._contexts[0]))
+            if spec != self.spec:
+                raise ConfigError(f"built anew, it has other spaces: {spec} instead of {self.spec}")
+        except FAILURES as error:
+            raise self._failure("make", error) from error
+        if "progress" in self._told:
+            self.set_training_progress(self._told["progress"])
+        if "shaping" in self._told:
+            self.set_reward_shaping(self._told["shaping"])
+
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
-        starts = self._has_ended
-        try:
-            observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
-            self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
-        except Exception as error:
-            raise self._failure("step", error) from error
         fill_common_case(out)
+        self._num_steps += 1
+        try:
+            return self._step(actions, out)
+        except FAILURES as error:
+            self._mend("step", error, out)
+            return {}
+
+    def _step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
+        starts = self._has_ended
+        observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
+        self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
         self._read_state(infos, out)
         if "num_frames" in infos:
             out.frames[:] = np.where(_has("num_frames", infos), infos["num_frames"], 1)
@@ -138,7 +208,7 @@ class VectorEnvAdapter:
         out.fresh[:] = starts
         out.final[:] = self._has_ended
         out.active[self._has_ended] = 1
-        if self._checks_values and not self._values.passes(out):
+        if self._faults is not None and not self._values.passes(out):
             self._check_values(out, "step")
         return self._row_infos(infos)
 
@@ -179,6 +249,7 @@ class VectorEnvAdapter:
 
     def set_training_progress(self, env_frames: int) -> None:
         """Tell the environment, if it wants to know, how many frames the run has seen."""
+        self._told["progress"] = env_frames
         listener = find_ability(self.env, TrainingProgressListener)
         if listener is not None:
             listener.set_training_progress(env_frames)
@@ -190,6 +261,7 @@ class VectorEnvAdapter:
 
     def set_reward_shaping(self, weights: dict[str, float]) -> None:
         """Hand new weights to the environment, if it has any."""
+        self._told["shaping"] = weights
         shaping = find_ability(self.env, RewardShaping)
         if shaping is not None:
             shaping.set_reward_shaping(weights)

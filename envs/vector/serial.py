@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case
+from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case, lose_step
 from envs.api import (
     ACTION_MASK,
     BadEnvDataError,
@@ -28,13 +28,10 @@ from envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FaultKeeper, ValueCheck
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
 from envs.spaces import random_actions
 from envs.wrappers import find_ability
 from utils.options import ConfigError
-
-# An environment that calls sys.exit has failed like one that raises.
-FAILURES = (Exception, SystemExit)
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +77,7 @@ class SerialVecEnv:
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
         self._num_steps = 0
-        self._last_failures: dict[int, tuple[int, int]] = {}  # place -> step, failures in a row
+        self._streaks = [FailureStreak() for _ in contexts]
 
     @property
     def envs(self) -> list[Any]:
@@ -148,14 +145,13 @@ class SerialVecEnv:
         if self._faults is None or self._build is None:
             raise failed
         if failed.phase == "step":
-            _lose_step(self._rows(first_row), target)
+            rows = self._rows(first_row)
+            lose_step(rows, target.out)
+            for row in range(rows.start, rows.stop):
+                target.infos.pop(row, None)
         with self._faults.repairing():
             while failed is not None:
-                last_step, in_a_row = self._last_failures.get(index, (-2, 0))
-                sound_steps = self._num_steps - last_step - (failed.phase == "step")
-                in_a_row = 1 if sound_steps > 0 else in_a_row + 1
-                self._last_failures[index] = self._num_steps, in_a_row
-                self._faults.take(failed, in_a_row)
+                self._faults.take(failed, self._streaks[index].add(self._num_steps, failed))
                 failed = self._begin_anew(index, first_row, failed, target)
 
     def _begin_anew(self, index: int, first_row: int, failed: EnvError, target: Target) -> EnvError | None:
@@ -342,13 +338,3 @@ def _rows_of(out: StepArrays, index: int, agents: int) -> StepArrays:
         frames=np.zeros(agents, np.int32),
         crashed=np.zeros(agents, np.uint8),
     )
-
-
-def _lose_step(rows: slice, target: Target) -> None:
-    """What a step says of rows whose environment failed in it."""
-    out = target.out
-    for array in (out.rewards, out.terminated, out.truncated, out.frames):
-        array[rows] = 0
-    out.crashed[rows] = 1
-    for row in range(rows.start, rows.stop):
-        target.infos.pop(row, None)

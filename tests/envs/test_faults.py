@@ -319,18 +319,26 @@ def test_errors_travel_between_processes():
     assert str(pickle.loads(pickle.dumps(MisfitError("k", "a", "b")))) == "'k' should be a, but is b"
 
 
-@pytest.mark.parametrize("rules", [{}, {"drops_bad_data": True}])
-def test_a_natively_vectorised_environment_fails_as_a_whole(rules):
+@pytest.mark.parametrize("drops_bad_data", [False, True])
+def test_a_natively_vectorised_environment_fails_and_begins_anew_as_a_whole(drops_bad_data):
     from envs.families.classic import ClassicOptions
 
     contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
-    batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, FaultKeeper(**rules))
+    keeper = FaultKeeper(drops_bad_data=drops_bad_data)
+    batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, keeper)
     out = step_arrays(batch.spec, 4)
     batch.reset(out)
     batch.env.unwrapped.state[:, 2] = np.nan
-    with pytest.raises(BadEnvDataError, match=r"environment 2 .*'obs' should be finite"):
-        batch.env.unwrapped.state[:, [0, 1, 3]] = 0.0
-        batch.step(np.zeros((4, 1), np.float32), out)
+    batch.env.unwrapped.state[:, [0, 1, 3]] = 0.0
+    actions = np.zeros((4, 1), np.float32)
+    if not drops_bad_data:
+        with pytest.raises(BadEnvDataError, match=r"environment 2 .*'obs' should be finite"):
+            batch.step(actions, out)
+        return
+    batch.step(actions, out)
+    assert out.crashed.all() and out.fresh.all() and np.isfinite(out.observations["obs"]).all()
+    batch.step(actions, out)
+    assert not out.crashed.any() and not out.fresh.any() and (out.rewards == 1).all()
 
 
 def test_the_check_of_values_looks_at_floats_of_every_key_and_nothing_else():

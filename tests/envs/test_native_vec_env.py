@@ -7,8 +7,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvError
+from envs.api import BadEnvDataError, EnvContext, EnvError
 from envs.families.classic import ClassicOptions
+from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
 from envs.vector.native import VectorEnvAdapter
 from envs.vector.serial import SerialVecEnv
@@ -186,3 +187,64 @@ def test_a_failure_carries_its_cause(phase):
     with pytest.raises(EnvError, match=f"failed in {phase}: FloatingPointError") as caught:
         calls.get(phase, lambda: batch.step(np.zeros((1, 1), np.float32), out))()
     assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+class Breaking(Counter):
+    """A counter that does in its second step, or in its reset, what it was told to."""
+
+    def __init__(self, does, built):
+        super().__init__(limit=5)
+        self.does, self.built = does, built
+
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        if self.does == "always bad":
+            observation[:] = np.nan
+        return observation, info
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if self.time == 2 and self.does == "raise" and self.built == 1:
+            raise FloatingPointError("overflow")
+        if self.time == 2 and self.does == "bad":
+            observation = np.full(1, np.inf)
+        return observation, reward, *rest
+
+
+def breaking(does, count, **keeper):
+    """A vector of `count` counters, of which the last breaks; who counts; and how often it was built."""
+    failures, built = [], []
+
+    def build(context):
+        built.append(context)
+        ordinary = [lambda: Counter(9)] * (count - 1)
+        return SyncVectorEnv([*ordinary, lambda: Breaking(does, len(built))])
+
+    faults = FaultKeeper(count=failures.append, **keeper)
+    return VectorEnvAdapter(build(contexts(count)[0]), contexts(count), faults, build), failures, built
+
+
+@pytest.mark.parametrize(("does", "is_bad_data", "times_built"), [("raise", False, 2), ("bad", True, 1)])
+def test_environments_that_cannot_be_mended_alone_begin_anew_together_and_lose_the_step(does, is_bad_data, times_built):
+    batch, failures, built = breaking(does, 2, drops_bad_data=True)
+    seen = play(batch, 4)  # of the first environment, which had done nothing wrong
+    assert seen["obs"] == [[0], [1], [0], [1], [0] if is_bad_data else [2]]
+    assert seen["crashed"][1:] == [0, 1, 0, int(is_bad_data)]
+    assert seen["fresh"] == [1, 0, 1, 0, int(is_bad_data)]
+    assert seen["rewards"][1:3] == [1, 0] and seen["frames"][1:3] == [4, 0]
+    assert failures == [is_bad_data] * (2 if is_bad_data else 1)
+    assert len(built) == times_built
+
+
+def test_bad_numbers_end_the_run_unless_they_may_be_dropped():
+    batch, failures, _ = breaking("bad", 2)
+    with pytest.raises(BadEnvDataError, match=r"environment 1 .*place 1.*failed in step: 'obs' should be finite"):
+        play(batch, 2)
+    assert not failures
+
+
+def test_environments_that_never_begin_soundly_are_given_up():
+    batch, failures, _ = breaking("always bad", 1, drops_bad_data=True, max_rebuilds=3)
+    with pytest.raises(EnvError, match="failed in reset 4 times in a row") as caught:
+        play(batch, 0)
+    assert caught.value.in_a_row == 4 and failures == [True] * 3

@@ -172,6 +172,23 @@ def test_children_and_orphans_that_nobody_knows_are_killed_with_all_below_them(s
     os.kill(known, signal.SIGKILL)
 
 
+ENDED_ORPHAN = """
+processes.adopt_orphans()
+parent = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '']).pid, flush=True)"
+orphan = int(subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True).stdout)
+while psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
+    time.sleep(0.01)
+known = subprocess.Popen([sys.executable, "-c", ""])
+os.waitid(os.P_PID, known.pid, os.WEXITED | os.WNOWAIT)
+processes.reap_strangers({known.pid})
+print(psutil.pid_exists(orphan), known.wait(), flush=True)
+"""
+
+
+def test_orphans_that_have_ended_are_cleared_away_and_known_children_are_left_to_their_owner(start):
+    assert start("import psutil\n" + ENDED_ORPHAN)[1] == ["False", "0"]
+
+
 def test_available_memory_is_that_of_the_machine_or_of_its_container(monkeypatch):
     machine = psutil.virtual_memory()
     assert 0 < processes.available_memory() <= machine.total
