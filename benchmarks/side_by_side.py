@@ -31,6 +31,7 @@ from benchmarks.ours import COMPARISON, FOR_EVER, TASKS, kind_of_ours, our_run
 # Longer than our actors take to start at moments spread over a rollout, and than any of the programs takes to settle.
 WARM_UP_S = 10.0
 EXIT_OK, EXIT_FAILED = 0, 1
+TOLD = r"(?m)^frames: (\d+)"  # by our programs in benchmarks/peers
 FRAMES = r"Total num frames: (\d+)"  # in Sample Factory's log
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SETUP = 'how to make it: docs/benchmarks.md, "Against the peers"'
@@ -126,22 +127,25 @@ def ours(task: str, folder: Path, options: Sequence[str]) -> Program:
 
 
 def sample_factory(task: str, folder: Path, python: Path, is_sampling_only: bool) -> Program:
-    """Sample Factory, by the program among its examples that has this task."""
-    assert not is_sampling_only, "refused: it has no such mode"
+    """Sample Factory: its own program for this task, or one of ours round its sampler."""
+    options = [*PEERS_TASKS[task].sample_factory.split(), *SAMPLE_FACTORY.split()]
+    options += [f"--train_dir={folder}", "--experiment=peer", f"--train_for_env_steps={FOR_EVER}"]
+    log = folder / "log.txt"
+    if is_sampling_only:
+        sampler = ROOT / "benchmarks" / "peers" / "sample_factory_sampler.py"
+        return Program([str(python), str(sampler), task, *options], LoggedNumber(log, TOLD), kind_of_peers, folder)
     package, examples = PEERS_TASKS[task].package, PEERS_TASKS[task].sample_factory_examples
     program = folder / "program.py"
     program.write_text(SAMPLE_FACTORY_PROGRAM.format(package=package, examples=examples))
-    command = [str(python), str(program), *PEERS_TASKS[task].sample_factory.split(), *SAMPLE_FACTORY.split()]
-    command += [f"--train_dir={folder}", "--experiment=peer", f"--train_for_env_steps={FOR_EVER}"]
     # In a folder of its own: our packages must not be taken for its modules.
-    return Program(command, LoggedNumber(folder / "log.txt", FRAMES), kind_of_peers, folder)
+    return Program([str(python), str(program), *options], LoggedNumber(log, FRAMES), kind_of_peers, folder)
 
 
 def stable_baselines3(task: str, folder: Path, python: Path, is_sampling_only: bool) -> Program:
     """Stable-Baselines3, by a small program of ours."""
     program = ROOT / "benchmarks" / "peers" / "stable_baselines3_run.py"
     command = [str(python), str(program), f"--env={task}", *(["--sampler_only"] if is_sampling_only else [])]
-    return Program(command, LoggedNumber(folder / "log.txt", r"(?m)^frames: (\d+)"), kind_of_peers, folder)
+    return Program(command, LoggedNumber(folder / "log.txt", TOLD), kind_of_peers, folder)
 
 
 class Peer(NamedTuple):
@@ -150,15 +154,12 @@ class Peer(NamedTuple):
     title: str
     module: str
     tasks: tuple[str, ...]
-    can_only_sample: bool
     program: Callable[[str, Path, Path, bool], Program]
 
 
 PEERS = {
-    "sample-factory": Peer("Sample Factory", "sample_factory", tuple(TASKS), False, sample_factory),
-    "stable-baselines3": Peer(
-        "Stable-Baselines3", "stable_baselines3", ("cartpole", "breakout"), True, stable_baselines3
-    ),
+    "sample-factory": Peer("Sample Factory", "sample_factory", tuple(TASKS), sample_factory),
+    "stable-baselines3": Peer("Stable-Baselines3", "stable_baselines3", ("cartpole", "breakout"), stable_baselines3),
 }
 
 
@@ -272,7 +273,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
     parser.add_argument("--env", choices=tuple(TASKS), required=True, help="the task")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, in alternation")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of the measured window")
-    parser.add_argument("--sampler_only", action="store_true", help="play and learn nothing, where the peer can")
+    parser.add_argument("--sampler_only", action="store_true", help="play and learn nothing, both of them")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every number")
     chosen, others = parser.parse_known_args(argv)
     chosen.options = [word for word in others if word != "--"]
@@ -292,9 +293,6 @@ def _check(chosen: argparse.Namespace) -> None:
     peer = PEERS[chosen.peer]
     if chosen.env not in peer.tasks:
         raise Refusal(f"--env={chosen.env} is not there for {chosen.peer}; there are {', '.join(peer.tasks)}")
-    if chosen.sampler_only and not peer.can_only_sample:
-        able = ", ".join(name for name, other in PEERS.items() if other.can_only_sample)
-        raise Refusal(f"--sampler_only: {peer.title} has no option to train without its learner; possible with {able}")
     if chosen.rounds < 1 or not 0 < chosen.seconds < float("inf"):
         raise Refusal(f"--rounds={chosen.rounds} --seconds={chosen.seconds:g}: at least one round of some seconds")
     if chosen.out is not None and not chosen.out.absolute().parent.is_dir():

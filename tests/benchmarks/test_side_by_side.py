@@ -13,6 +13,7 @@ from benchmarks.measuring import Measurement, MeasurementError, Usage, markdown
 from benchmarks.ours import TASKS, StatusFrames, kind_of_ours
 from benchmarks.side_by_side import (
     PEERS,
+    PEERS_TASKS,
     LoggedNumber,
     Round,
     as_json,
@@ -168,11 +169,22 @@ def test_ours_and_the_peer_take_turns_and_the_rest_of_the_line_is_ours(tmp_path,
     assert written["peer_version"] == "2.1.1" and written["options"] == ["--precision=bf16", "--seed=3"]
 
 
-def test_sampling_alone_is_asked_of_both(frameworks, runs):
-    argv = ["--peer=stable-baselines3", f"--peer_python={frameworks}", "--env=cartpole", "--rounds=1"]
+@pytest.mark.parametrize("peer", PEERS)
+def test_sampling_alone_is_asked_of_both(peer, frameworks, runs):
+    argv = [f"--peer={peer}", f"--peer_python={frameworks}", "--env=cartpole", "--rounds=1"]
     assert main([*argv, "--sampler_only"]) == 0
     (_, mine, *_), (_, theirs, *_) = runs
-    assert mine.command[-1] == "--sampler_only=True" and theirs.command[-1] == "--sampler_only"
+    assert mine.command[-1] == "--sampler_only=True"
+    assert "--sampler_only" in theirs.command or theirs.command[1].endswith("sample_factory_sampler.py")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_sampler_of_sample_factory_alone_has_the_configuration_of_its_training(task, tmp_path):
+    training, alone = (sample_factory(task, tmp_path, tmp_path / "python", alone).command for alone in (False, True))
+    assert alone[2] == task and alone[3:] == training[2:]
+    source = Path(alone[1]).read_text()
+    folder, _, module = PEERS_TASKS[task].sample_factory_examples.rpartition(".")
+    assert f'"{task}": ({module}.' in source and f"from {folder} import {module}\n" in source
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -220,11 +232,6 @@ def test_the_first_failure_ends_it_with_the_reason(frameworks, monkeypatch, caps
 def test_a_task_that_the_peer_does_not_have_is_refused_with_those_it_has(frameworks, capsys):
     error = refused(["--peer=stable-baselines3", f"--peer_python={frameworks}", "--env=doom_basic"], capsys)
     assert "doom_basic" in error and "cartpole, breakout" in error
-
-
-def test_sampling_alone_is_refused_for_a_peer_that_cannot(frameworks, capsys):
-    error = refused([f"--peer_python={frameworks}", "--env=cartpole", "--sampler_only"], capsys)
-    assert "Sample Factory has no option" in error and "stable-baselines3" in error
 
 
 @pytest.mark.parametrize(
