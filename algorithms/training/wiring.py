@@ -19,7 +19,7 @@ from algorithms.training.experiment import Experiment
 from algorithms.workers.doorbells import Doorbell
 from algorithms.workers.incarnations import Recipe
 from algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob
-from algorithms.workers.placement import place_actor, place_torch_worker
+from algorithms.workers.placement import apart, place_actor, place_torch_worker
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
 from envs.registry import ResolvedEnv, resolve
@@ -184,8 +184,12 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
     by_policy = range(policies)
     learner_place = place_torch_worker(config.workers.learner_threads, policies, niceness)
     policy_place = place_torch_worker(config.workers.policy_worker_threads, policies * per_policy, niceness)
+    policy_places = [policy_place] * (policies * per_policy)
     env = resolve(config.env.env)
     is_pinned, gpus = config.workers.set_workers_cpu_affinity and env.family.has_engine, config.workers.actor_gpus
+    if is_pinned and config.run.sampler_only and device == "cpu":
+        policy_places = apart(policy_place, policies * per_policy)
+    taken = tuple(core for place in policy_places for core in place.cores)
     workers = []
     for policy in by_policy:
         learner = learner_job(config, spec, policy, device, experiment, seeds)
@@ -195,9 +199,10 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
         seed = seeds.of("policy_worker", policy, index)
         job = PolicyJob(policy, index, per_policy, spec, config.model, device, seed)
         process = actors + policy * per_policy + index
-        workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, policy_place))
+        place = policy_places[policy * per_policy + index]
+        workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, place))
     for index in range(actors):
-        actor_place = place_actor(index, is_pinned, niceness, gpus)
+        actor_place = place_actor(index, is_pinned, niceness, gpus, taken)
         workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, env, index, seeds), actor_place))
     return workers
 

@@ -11,6 +11,7 @@ from algorithms.models.actor_critic import build_actor_critic
 from algorithms.training import wiring
 from algorithms.training.experiment import Experiment
 from algorithms.training.wiring import Seeds, check_descriptors, check_memory, num_blocks, recipes, sizes_of, wire
+from algorithms.workers import placement
 from envs.registry import probe
 from utils.options import ConfigError
 
@@ -112,6 +113,19 @@ def test_actors_are_kept_on_one_core_where_they_work_in_turns_with_engines(tmp_p
     experiment.close()
     cores = {worker.name: len(worker.placement.cores) for worker in workers}
     assert cores == {"learner-0": 0, "policy-0-0": 0, "actor-00": pinned, "actor-01": pinned}
+
+
+@pytest.mark.parametrize(("env", "is_apart"), [("CartPole-v1", False), ("doom_basic", True)])
+def test_policy_workers_stay_off_the_cores_of_engines_where_nothing_is_learned(tmp_path, monkeypatch, env, is_apart):
+    monkeypatch.setattr(placement, "usable_cores", lambda: [0, 1])
+    options = [f"--train_dir={tmp_path}", "--num_workers=2", "--experiment=first", "--sampler_only=True"]
+    resolved = resolve([f"--env={env}", *options])
+    experiment = Experiment.open(resolved, ["train_appo.py"])
+    workers = recipes(resolved.config, probe("CartPole-v1"), "cpu", experiment, Seeds(1, 0))
+    experiment.close()
+    cores = {worker.name: worker.placement.cores for worker in workers if worker.name != "learner-0"}
+    apart = {"policy-0-0": (0,), "actor-00": (1,), "actor-01": (1,)}
+    assert cores == (apart if is_apart else dict.fromkeys(apart, ()))
 
 
 def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):

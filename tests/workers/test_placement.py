@@ -3,7 +3,7 @@
 import pytest
 
 from algorithms.workers import placement
-from algorithms.workers.placement import Placement, place_actor, place_torch_worker
+from algorithms.workers.placement import Placement, apart, place_actor, place_torch_worker
 
 
 @pytest.fixture
@@ -42,3 +42,16 @@ def test_torch_workers_share_half_of_the_cores_and_take_at_most_eight(cores, num
 def test_a_number_of_threads_that_was_asked_for_is_taken(cores):
     cores(0, 1)
     assert place_torch_worker(5, 3, 0).threads == 5
+
+
+def test_torch_workers_apart_have_a_core_for_each_thread_and_actors_the_others(cores):
+    cores(0, 1, 2, 4, 5)
+    places = apart(Placement((), threads=2, niceness=1), 2)
+    assert places == [Placement((0, 1), 2, 1), Placement((2, 4), 2, 1)]
+    assert [place_actor(index, True, 0, (), (0, 1, 2, 4)).cores for index in range(2)] == [(5,), (5,)]
+
+
+@pytest.mark.parametrize(("num_cores", "threads", "count"), [(1, 1, 1), (4, 4, 1), (4, 2, 2)])
+def test_torch_workers_are_not_apart_where_that_would_leave_no_core_to_actors(cores, num_cores, threads, count):
+    cores(*range(num_cores))
+    assert apart(Placement((), threads, 0), count) == [Placement((), threads, 0)] * count
