@@ -302,6 +302,20 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
     )
 
 
+def plans_of(chosen: argparse.Namespace) -> list[Plan]:
+    """The runs that a command line asks for: one, or one for each failpoint.
+
+    Raises:
+        ValueError: it names a kind of worker, a signal or a failpoint that there is none of.
+    """
+    if not chosen.each_failpoint:
+        return [plan_of(chosen)]
+    names = chosen.failpoints.split(",") if chosen.failpoints else failpoints.NAMES
+    if unknown := [name for name in names if name not in failpoints.NAMES]:
+        raise ValueError(f"{', '.join(unknown)} is unknown; there are {', '.join(failpoints.NAMES)}")
+    return each_failpoint(plan_of(chosen), names, chosen.each_failpoint)
+
+
 def bars_of(chosen: Plan, text: str) -> Bars:
     """The bars of a plan, those that were typed last.
 
@@ -332,7 +346,12 @@ def _parser() -> argparse.ArgumentParser:
         "--undisturbed", type=float, default=Plan.calm_s, help="seconds measured before the first signal"
     )
     parser.add_argument("--failpoints", default="", help=f"for {failpoints.VARIABLE} of the run: name=kill@odds,...")
-    parser.add_argument("--each_failpoint", type=int, default=0, help="instead: one run per failpoint, so many deaths")
+    parser.add_argument(
+        "--each_failpoint",
+        type=int,
+        default=0,
+        help="instead: a run per failpoint (or per name in --failpoints), so many deaths",
+    )
     parser.add_argument("--bars", default="", help="other bars: name=value,...; see Bars in chaos_report.py")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every number")
     parser.add_argument("options", nargs="*", help="after --: further options of the run")
@@ -348,11 +367,10 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     chosen = parser.parse_args(argv)
     try:
-        wanted = plan_of(chosen)
-        bars = bars_of(wanted, chosen.bars)
+        plans = plans_of(chosen)
+        bars = bars_of(plan_of(chosen), chosen.bars)
     except ValueError as error:
         parser.error(str(error))
-    plans = each_failpoint(wanted, failpoints.NAMES, chosen.each_failpoint) if chosen.each_failpoint else [wanted]
     numbers, results = [], []
     for each in plans:
         print(f"{each.env}: {each.kills} signals, seed {each.seed} {each.failpoints}", flush=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.chaos import Plan, bars_of, each_failpoint, main, odds, plan_of
+from benchmarks.chaos import Plan, _parser, bars_of, each_failpoint, main, odds, plan_of, plans_of
 from benchmarks.chaos import _parser as parser
 from benchmarks.chaos_report import Bars
 from utils.failpoints import NAMES, VARIABLE, parse
@@ -57,6 +57,14 @@ def test_doom_is_started_as_it_is(tmp_path):
     command = planned("--env=doom_basic").run_in(tmp_path).command
     assert {"--env=doom_basic", "--num_workers=2", "--num_envs_per_worker=4"} <= set(command)
     assert not [word for word in command if word.startswith((VARIABLE, "CHAOS_"))]
+
+
+def test_some_failpoints_can_be_chosen_and_unknown_ones_are_refused():
+    chosen = _parser().parse_args(["--each_failpoint=5", "--failpoints=learner-step,learner-take"])
+    assert [plan.failpoints.partition("=")[0] for plan in plans_of(chosen)] == ["learner-step", "learner-take"]
+    chosen.failpoints = "learner-step,nowhere"
+    with pytest.raises(ValueError, match=r"nowhere is unknown; there are .*learner-take"):
+        plans_of(chosen)
 
 
 def test_each_failpoint_is_armed_alone_until_it_has_killed_often_enough():
