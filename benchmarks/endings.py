@@ -123,13 +123,19 @@ class Ending:
                 raise MeasurementError(f"not begun within {START_LIMIT_S:.0f} s; {chaos_watch.last_line(self._log)}")
             watch.until(lambda: False, after_s)
             moment = self._save(watch, process) if way == "usr1" else self._end(way, watch, process)
-        left = [str(path) for path in set(self._temporary.rglob("*")) - files_before]
+        deadline = time.monotonic() + (GONE_S if way == "driver" else 0.0)  # the guardian clears up behind a driver
+        while (left := self._left(shared_before, files_before)) and time.monotonic() < deadline:
+            time.sleep(0.02)
         if way in ("term", "int"):  # who is killed while writing leaves a temporary file, which the next start removes
             left += [str(path) for path in self._run.folder.rglob("*.tmp")]
-        left += [f"/dev/shm/{name}" for name in chaos_watch.shared_memory() - shared_before]
         if way in ("term", "int") and moment.had_trained:
             moment = moment._replace(faults=(*moment.faults, *what_differs(self._run, self._log)))
         return moment._replace(after_s=after_s, faults=(*moment.faults, *(f"{name} was left" for name in left)))
+
+    def _left(self, shared_before: set[str], files_before: set[Path]) -> list[str]:
+        """Files and shared memory that were not there before."""
+        files = [str(path) for path in set(self._temporary.rglob("*")) - files_before]
+        return files + [f"/dev/shm/{name}" for name in chaos_watch.shared_memory() - shared_before]
 
     def _end(self, way: str, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
         had_trained, told, signalled_at = watch.has_counted(), dict(watch.status), time.time()

@@ -86,6 +86,9 @@ class EnvFamily(NamedTuple):
     """Option name -> the value it takes while a policy is scored or watched, unless the user types another."""
     has_engine: bool = False
     """Each environment works in lock step with a process of its own: actors are then kept on one core with theirs."""
+    clear_up: str = ""
+    """A script of the standard library alone; `python SCRIPT GROUP` removes what environments of killed processes left
+    on the machine, once the process group has ended."""
 
 
 class StepArrays(NamedTuple):

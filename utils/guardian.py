@@ -2,8 +2,9 @@
 
 Run as a script, with the standard library alone: `python guardian.py [FOLDER]`, standard input a pipe that the parent
 holds open. The script makes itself leader of a new process group, prints its id, and waits. When the pipe closes, which
-happens however the parent ends, it deletes the files of the folder with the folder, and kills the whole group, itself
-included: also processes that a simulator started.
+happens however the parent ends, it deletes the files of the folder with the folder, starts the scripts whose paths came
+through the pipe, a line each, with the group's id, and kills the whole group, itself included: also processes that a
+simulator started. The scripts are no part of the group.
 """
 
 import contextlib
@@ -19,11 +20,21 @@ def main() -> None:
     os.setpgid(0, 0)
     sys.stdout.write(f"{os.getpid()}\n")
     sys.stdout.flush()
-    while os.read(0, 1):
-        continue
+    scripts = b""
+    while piece := os.read(0, 4096):
+        scripts += piece
     for folder in sys.argv[1:]:
         _delete(folder)
+    for script in scripts.decode().splitlines():
+        _start(script)
     os.killpg(0, signal.SIGKILL)
+
+
+def _start(script: str) -> None:
+    """A process of its own session, which outlives the group."""
+    group = str(os.getpid())
+    with contextlib.suppress(OSError):
+        os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", script, group], dict(os.environ), setsid=True)
 
 
 def _delete(folder: str) -> None:

@@ -224,6 +224,8 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
     pad = LaunchPad([str(Path.cwd()), *sys.path])
     stop = StopSignals(lambda: _end_at_once(pad))
     try:
+        if script := resolve(resolved.config.env.env).family.clear_up:
+            pad.clear_up_with(script)
         return _train(resolved, argv, pad, stop)
     finally:
         stop.restore()

@@ -32,6 +32,7 @@ PRELOAD = ["numpy", "gymnasium", "faster_fifo", "setproctitle", "threadpoolctl",
 
 # How soon a signal is noticed while the environment is being looked at.
 CANCEL_CHECK_S = 0.1
+CLEAR_UP_S = 5.0
 
 
 class RunFailed(RuntimeError):
@@ -44,6 +45,7 @@ class LaunchPad:
     def __init__(self, search_path: list[str]) -> None:
         """Start both. `search_path`: folders of the user's own modules."""
         self.search_path = search_path
+        self._clear_up = ""
         # For the forkserver's socket. multiprocessing would make a folder itself, which stays when we are killed.
         self._sockets = tempfile.mkdtemp(prefix="appo-")
         this_process: Any = multiprocessing.current_process()
@@ -60,6 +62,13 @@ class LaunchPad:
         forkserver.ensure_running()
         assert self._guardian.stdout is not None
         self.process_group = int(self._guardian.stdout.readline())
+
+    def clear_up_with(self, script: str) -> None:
+        """Let a script run when all processes have been killed, however we end; see `EnvFamily.clear_up`."""
+        assert self._guardian.stdin is not None
+        self._clear_up = script
+        self._guardian.stdin.write(f"{script}\n".encode())
+        self._guardian.stdin.flush()
 
     @property
     def pids(self) -> set[int]:
@@ -134,6 +143,10 @@ class LaunchPad:
         this_process._config.pop("tempdir", None)  # the guardian has deleted it
         processes.kill_strangers(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
+        if self._clear_up:
+            command = [sys.executable, "-I", "-S", self._clear_up, str(self.process_group)]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(command, timeout=CLEAR_UP_S, check=False)
 
 
 def _run_once(

@@ -8,11 +8,13 @@ is an engine process of its own. What the player can do and is told besides the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from envs.api import EnvContext, EnvFamily
 from utils.options import option
 
+CLEAR_UP = str(Path(__file__).parents[1] / "simulators" / "doom_leftovers.py")
 NAMES = (
     "doom_basic",
     "doom_my_way_home",
@@ -80,4 +82,4 @@ def defaults(name: str) -> dict[str, Any]:
     }
 
 
-FAMILY = EnvFamily(make=make, config=DoomOptions, defaults=defaults, names=NAMES, has_engine=True)
+FAMILY = EnvFamily(make=make, config=DoomOptions, defaults=defaults, names=NAMES, has_engine=True, clear_up=CLEAR_UP)

@@ -5,6 +5,7 @@ parent, its shared memory outlives both, and it writes `_vizdoom.ini` and a fold
 Linux a launcher of a few lines stands between: it asks the kernel to kill the engine with us, moves to a folder of its
 own, leaves the terminal's process group (Ctrl+C is ours to answer), and becomes the engine. Once the engine runs, the
 names of the folder and of the shared memory are removed; what is mapped stays mapped until both processes are gone.
+What is left of a start that a kill cut off, `doom_leftovers` removes when the run is over.
 
 An engine that dies while it starts, for example of a damaged WAD file, takes this process with it: ViZDoom 1.3 crashes
 there itself. Only failures that it reports can be tried again.
@@ -21,6 +22,8 @@ import time
 from pathlib import Path
 
 import vizdoom
+
+from envs.simulators.doom_leftovers import PARTS, SHARED_MEMORY, folder_prefix
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.5  # doubled every time: many engines starting at once ask much of a machine for a second or two
@@ -62,13 +65,13 @@ def _start_once(game: vizdoom.DoomGame) -> None:
     if not sys.platform.startswith("linux"):
         game.init()
         return
-    with tempfile.TemporaryDirectory(prefix="doom_") as folder:
+    with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
         launcher = _write_launcher(Path(folder))
         if os.access(launcher, os.X_OK):  # not where temporary files may not be run: there the engine starts directly
             game.set_vizdoom_path(str(launcher))
         game.init()
-    for part in ("SM", "MQCtr", "MQDoom"):
-        Path(f"/dev/shm/ViZDoom{part}{game.get_instance_id()}").unlink(missing_ok=True)
+    for part in PARTS:
+        (SHARED_MEMORY / f"ViZDoom{part}{game.get_instance_id()}").unlink(missing_ok=True)
 
 
 def _write_launcher(folder: Path) -> Path:

@@ -89,6 +89,26 @@ def test_when_its_parent_is_gone_the_folder_it_was_given_is_gone_with_its_files(
     assert process.returncode == -signal.SIGKILL
 
 
+def test_scripts_that_came_through_the_pipe_are_run_with_the_group_and_outlive_it(tmp_path):
+    script, told = tmp_path / "script.py", tmp_path / "told"
+    script.write_text(
+        "import os, sys, time\n"
+        "while True:\n"
+        "    try: os.killpg(int(sys.argv[1]), 0)\n"
+        "    except ProcessLookupError: break\n"
+        "    time.sleep(0.01)\n"
+        f"open({str(told)!r}, 'w').write(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-I", "-S", guardian.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        group = process.stdout.readline().decode().strip()
+        process.stdin.write(f"{script}\n{tmp_path / 'missing.py'}\n".encode())
+    deadline = time.monotonic() + 10.0
+    while not (told.exists() and told.read_text() == group):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_when_its_parent_ends_by_itself_the_group_goes_too(make_parent):
     parent, _, family = make_parent("raises")
     parent.stdin.write(b"go\n")
