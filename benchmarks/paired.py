@@ -33,6 +33,7 @@ COLUMNS = ("tree", "frames per second", "smallest turn", "largest turn")
 START_LIMIT_S = 120.0
 WARM_UP_S = 20.0
 SETTLE_S = 1.0  # of a turn: batches that were on their way when it was stopped
+SILENCE_S = 30.0
 POLL_S = 0.05
 Z_95 = 1.96
 
@@ -67,23 +68,24 @@ class Runner:
         return float(status["time"]), int(status["env_frames"])
 
     def frames_per_second(self, seconds: float) -> float:
-        """Over one turn.
+        """Over one turn; over more where it tells of its frames too seldom.
 
         Raises:
-            MeasurementError: it ended, or told less than twice of frames.
+            MeasurementError: it ended, or tells nothing any more.
         """
         began = time.time()
-        first = self._next_after(began + SETTLE_S, began + seconds)
+        first = self._next_after(began + SETTLE_S)
         time.sleep(max(0.0, began + seconds - time.time()))
         last = self.told()
         if last[0] <= first[0]:
-            raise MeasurementError(f"it told of its frames only once in {seconds:g} s; take more --seconds")
+            last = self._next_after(first[0] + POLL_S)
         return (last[1] - first[1]) / (last[0] - first[0])
 
-    def _next_after(self, moment: float, deadline: float) -> tuple[float, int]:
+    def _next_after(self, moment: float) -> tuple[float, int]:
+        deadline = time.monotonic() + SILENCE_S
         while (told := self.told())[0] < moment:
-            if not self._root.is_running() or time.time() > deadline:
-                raise MeasurementError("it ended, or tells nothing any more")
+            if not self._root.is_running() or time.monotonic() > deadline:
+                raise MeasurementError(f"it ended, or told nothing for {SILENCE_S:g} s")
             time.sleep(POLL_S)
         return told
 
