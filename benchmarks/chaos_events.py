@@ -123,7 +123,7 @@ def sample_of(status: Mapping[str, Any]) -> Sample:
     counters = {"env_frames": status["env_frames"], "train_seconds": status["train_seconds"]}
     for number, policy in enumerate(status["policies"]):
         counters |= {f"policy {number} {name}": policy[name] for name in ("env_frames", "train_steps", "episodes")}
-    returns = [policy["avg_reward"] for policy in status["policies"]]
+    returns = [policy.get("avg_reward") for policy in status["policies"]]
     worst = math.nan if None in returns else min(returns)
     return Sample(status["time"], int(status["env_frames"]), counters, worst)
 
