@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from benchmarks.chaos_events import KINDS, not_back
 from benchmarks.chaos_report import Bars, Check, Findings
 from benchmarks.chaos_strikes import SIGNALS, Strike, Striker, plan
 from benchmarks.chaos_watch import AtRest, Watch
-from benchmarks.measuring import MeasurementError, show, started
+from benchmarks.measuring import MeasurementError, started, tell
 from benchmarks.ours import OurRun, our_run
 from utils import failpoints
 
@@ -267,11 +266,7 @@ def judge(chosen: Plan, bars: Bars, tell: Callable[[str], None]) -> tuple[dict[s
     folder = Path(tempfile.mkdtemp(prefix="chaos."))
     found = disturb(chosen, folder, tell)
     results = chaos_report.checks(found, bars)
-    show(chaos_report.COLUMNS, [check.row() for check in results])
-    if missed := chaos_report.failures(results):
-        tell("\n".join(["", *(f"FAILED  {line}" for line in missed), f"the run's folder is kept: {folder}"]))
-    else:
-        shutil.rmtree(folder)
+    chaos_report.conclude(results, folder)
     return chaos_report.as_json(found, results), results
 
 
@@ -358,10 +353,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tell(line: str) -> None:
-    print(line, flush=True)
-
-
 def main(argv: Sequence[str]) -> int:
     """Disturb, print the tables, write the JSON; 1 when a bar was missed."""
     parser = _parser()
@@ -373,9 +364,9 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     numbers, results = [], []
     for each in plans:
-        print(f"{each.env}: {each.kills} signals, seed {each.seed} {each.failpoints}", flush=True)
+        tell(f"{each.env}: {each.kills} signals, seed {each.seed} {each.failpoints}")
         try:
-            found, checked = judge(each, bars, _tell)
+            found, checked = judge(each, bars, tell)
         except MeasurementError as error:
             print(f"chaos: {error}", file=sys.stderr)
             return 1

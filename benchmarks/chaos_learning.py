@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from benchmarks.chaos_events import frames_at
 from benchmarks.chaos_report import Bars, Check
 from benchmarks.chaos_strikes import SIGNALS
 from benchmarks.chaos_watch import AtRest
-from benchmarks.measuring import MeasurementError, show, started
+from benchmarks.measuring import MeasurementError, started, tell
 
 BAR, EPISODES, TIMES = 475.0, 100, 1.5
 LIMIT_S = 180.0
@@ -68,15 +67,11 @@ def measure(chosen: Plan, seeds: int, folder: Path) -> list[Check]:
         plan = replace(chosen, options=(f"--seed={seed}", *chosen.options))
         frames, at_rest = undisturbed(plan, folder / f"undisturbed_{seed}")
         without.append(frames)
-        _tell(f"undisturbed, seed {seed}: {frames} frames")
+        tell(f"undisturbed, seed {seed}: {frames} frames")
     disturbed = folder / "disturbed"
     disturbed.mkdir()
-    found = disturb(chosen, disturbed, _tell, at_rest)
+    found = disturb(chosen, disturbed, tell, at_rest)
     return [learned(frames_at(found.samples, BAR, EPISODES), without), *chaos_report.checks(found, Bars())]
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,14 +102,9 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         print(f"chaos_learning: {error}; the runs' folder is kept: {folder}", file=sys.stderr)
         return 1
-    show(chaos_report.COLUMNS, [check.row() for check in results])
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([check._asdict() for check in results], indent=1) + "\n")
-    if missed := chaos_report.failures(results):
-        _tell("\n".join([*(f"FAILED  {line}" for line in missed), f"the runs' folder is kept: {folder}"]))
-        return 1
-    shutil.rmtree(folder)
-    return 0
+    return int(not chaos_report.conclude(results, folder))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import chaos_events
 from benchmarks.chaos_events import KINDS, Hit, Look, Loss, Sample, percentile
+from benchmarks.measuring import show, tell
 
 COLUMNS = ("what", "measured", "bar", "")
 EXIT_CODE = 143  # of a run that SIGTERM ended after saving
@@ -103,6 +106,17 @@ def checks(found: Findings, bars: Bars) -> list[Check]:
 def failures(results: Iterable[Check]) -> list[str]:
     """Every bar that was missed, in words."""
     return [f"{c.what}: {c.measured}; demanded: {c.bar}" for c in results if not c.is_met]
+
+
+def conclude(results: Sequence[Check], folder: Path) -> bool:
+    """Print the table and what was missed; the folder of the runs is kept only then. Whether everything was met."""
+    show(COLUMNS, [check.row() for check in results])
+    missed = failures(results)
+    if missed:
+        tell("\n".join(["", *(f"FAILED  {line}" for line in missed), f"what was run is kept: {folder}"]))
+    else:
+        shutil.rmtree(folder)
+    return not missed
 
 
 def as_json(found: Findings, results: Iterable[Check]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def workers_below(root: psutil.Process) -> dict[str, psutil.Process]:
             if kind_of(title) and process.status() != psutil.STATUS_ZOMBIE:
                 found[title] = process
         except psutil.NoSuchProcess:
-            continue
+            continue  # it has ended since it was listed
     return found
 
 

@@ -103,7 +103,7 @@ class Watch:
                 ended = " (ended)" if member.status() == psutil.STATUS_ZOMBIE else ""
                 yield member, _title(member) + ended
             except psutil.NoSuchProcess:
-                continue
+                continue  # it has ended since it was listed
 
     def _look(self) -> None:
         if self._process.poll() is not None:
@@ -129,7 +129,7 @@ class Watch:
             try:
                 memory = process.memory_info()
             except psutil.Error:
-                continue
+                continue  # it has ended, and is looked at no more
             own_mb = (memory.rss - getattr(memory, "shared", 0)) / 1e6
             self.looks.setdefault((process.pid, title), []).append(Look(now, own_mb, _descriptors(process)))
 
@@ -182,7 +182,7 @@ def _of_session(session: int) -> list[str]:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"{_title(process)} (process {process.pid})")
         except (psutil.Error, ProcessLookupError, PermissionError):
-            continue
+            continue  # it has ended, or is somebody else's, and then none of ours
     return found
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,9 +29,9 @@ from typing import Any, NamedTuple
 
 from benchmarks import chaos_watch
 from benchmarks.chaos_events import percentile
-from benchmarks.chaos_report import Check, failures
+from benchmarks.chaos_report import Check, conclude
 from benchmarks.chaos_watch import Watch
-from benchmarks.measuring import MeasurementError, show, started
+from benchmarks.measuring import MeasurementError, started, tell
 from benchmarks.ours import OurRun, our_run
 from benchmarks.resumed_outputs import what_differs
 
@@ -52,7 +51,6 @@ SECOND_AFTER_S = 0.1
 # How long one may wait for what should have been long over: a hang is told as such, not as a number.
 LIMIT_S = 60.0
 MOST_TOLD = 3  # faults in the table; all of them are in the JSON
-COLUMNS = ("what", "measured", "bar", "")
 
 
 class Saved(NamedTuple):
@@ -204,10 +202,6 @@ def _told(faults: Sequence[str]) -> str:
     return "; ".join(faults[:MOST_TOLD]) + (f"; and {more} more" if more > 0 else "") if faults else "nothing"
 
 
-def _tell(line: str) -> None:
-    print(line, flush=True)
-
-
 def main(argv: Sequence[str]) -> int:
     """End runs, print the table, write the JSON; 1 when a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -225,17 +219,12 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="endings."))
     results, moments = [], []
     for way in ways:
-        found = endings(way, chosen.moments, chosen.seed, chosen.options, folder / way, _tell)
+        found = endings(way, chosen.moments, chosen.seed, chosen.options, folder / way, tell)
         moments += found
         results += checks(way, found)
-    show(COLUMNS, [check.row() for check in results])
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([moment._asdict() for moment in moments], indent=1) + "\n")
-    if missed := failures(results):
-        print("\n".join([*(f"FAILED  {line}" for line in missed), f"the runs' folder is kept: {folder}"]))
-        return 1
-    shutil.rmtree(folder)
-    return 0
+    return int(not conclude(results, folder))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class ProcessTree:
                     times, memory_mb = member.cpu_times(), member.memory_info().rss / 1e6
                     kind = self._kinds.get(member.pid) or self._kind_of(member)
             except psutil.NoSuchProcess:
-                continue
+                continue  # what it had used is known from the look before
             # A process is forked under its parent's name: ask again until it has one of its own.
             if kind != "starting":
                 self._kinds[member.pid] = kind
@@ -227,7 +227,7 @@ def _stop(process: subprocess.Popen[bytes], tree: ProcessTree) -> None:
         try:
             member.kill()
         except psutil.NoSuchProcess:
-            continue
+            continue  # it has ended by itself, as it should
     psutil.wait_procs(family, timeout=STOP_S)
 
 
@@ -242,6 +242,11 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_row(*row)
     Console().print(table)
     print(markdown(columns, rows))
+
+
+def tell(line: str) -> None:
+    """Print a line at once: whoever waits for a long measurement wants to see it go on."""
+    print(line, flush=True)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

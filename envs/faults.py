@@ -66,10 +66,33 @@ class FaultKeeper:
         self._max_rebuilds = max_rebuilds
         self._drops_bad_data = drops_bad_data
         self._count = count
-        self.repairing = repairing
+        self._repairing = repairing
         self._num_failures = 0
         self._num_told = 0
         self._next_line = 0.0
+
+    def mend(
+        self,
+        failed: EnvError | None,
+        streak: FailureStreak,
+        step: int,
+        begin_anew: Callable[[EnvError], EnvError | None],
+    ) -> None:
+        """Let an environment begin anew until it does so soundly.
+
+        Args:
+            failed: how it failed.
+            streak: its own failures so far.
+            step: the number of its batch's newest step.
+            begin_anew: given how it failed; how that failed, or None.
+
+        Raises:
+            EnvError: see `take`.
+        """
+        with self._repairing():
+            while failed is not None:
+                self.take(failed, streak.add(step, failed))
+                failed = begin_anew(failed)
 
     def take(self, failed: EnvError, in_a_row: int) -> None:
         """Note a failure that is about to be mended.

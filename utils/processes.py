@@ -5,6 +5,7 @@ Linux first, harmless elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import logging
@@ -143,10 +144,8 @@ def kill_strangers(known: set[int], variable: str = "", owner: int = 0) -> list[
         if variable and _marked(child, variable) != str(owner):
             continue
         family = [child]
-        try:
+        with contextlib.suppress(psutil.Error):  # whether or not what is below it can be listed
             family += child.children(recursive=True)
-        except psutil.Error:
-            continue
         for process in family:
             _kill(process)
             killed.append(process.pid)

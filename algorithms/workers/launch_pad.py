@@ -143,7 +143,7 @@ class LaunchPad:
         this_process._config.pop("tempdir", None)  # the guardian has deleted it
         processes.kill_strangers(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
-        if self._clear_up:
+        if self._clear_up:  # the guardian has started it as well, and it went with the strangers
             command = [sys.executable, "-I", "-S", self._clear_up, str(self.process_group)]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)

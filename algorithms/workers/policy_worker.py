@@ -43,7 +43,7 @@ class PolicyWorker(Worker):
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
         # Splits whose recurrent states a predecessor has taken with it.
-        self._forgotten = np.full((sizes.actors, sizes.splits), self.start.generation > 0)
+        self._forgotten = np.ones((sizes.actors, sizes.splits), np.bool_)
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
         # Half of the splits step while the other half waits: more than that cannot ask at one time.
@@ -55,7 +55,8 @@ class PolicyWorker(Worker):
         slabs = self._core.requests.open()
         if not len(slabs) or not self._core.adopt_newest():
             return
-        self._recall(slabs)
+        if self.start.generation > 0:
+            self._recall(slabs)
         self._core.answer(slabs)
         for actor in np.unique(slabs.actor).tolist():
             self._actor_bells[actor].ring()

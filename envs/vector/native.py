@@ -74,6 +74,7 @@ class VectorEnvAdapter:
         self._values = ValueCheck(self.spec, self.num_envs)
 
     def _adopt(self, env: Any) -> EnvSpec:
+        self.env = env  # first, so that whoever clears up after a refusal closes this one
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise ConfigError(
@@ -85,7 +86,6 @@ class VectorEnvAdapter:
                 f"the factory returned a VectorEnv of {env.num_envs} environments where {self.num_envs} step together; "
                 f"build as many as the field vector_size of its context says"
             )
-        self.env = env
         self._seed: int | list[int | None] | None = first_seed(self._contexts[0])
         if self._contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
             self._seed = [first_seed(context) for context in self._contexts]
@@ -144,16 +144,12 @@ class VectorEnvAdapter:
         Raises:
             EnvError: nobody mends, or it failed too often.
         """
-        failed: EnvError | None = self._failure(phase, error)
-        assert failed is not None
+        failed = self._failure(phase, error)
         if self._faults is None or self._build is None:
             raise failed
         if phase == "step":
             lose_step(EVERY_ROW, out)
-        with self._faults.repairing():
-            while failed is not None:
-                self._faults.take(failed, self._streak.add(self._num_steps, failed))
-                failed = self._begin_anew(failed, out)
+        self._faults.mend(failed, self._streak, self._num_steps, lambda how: self._begin_anew(how, out))
 
     def _begin_anew(self, failed: EnvError, out: StepArrays) -> EnvError | None:
         try:

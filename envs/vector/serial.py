@@ -140,8 +140,7 @@ class SerialVecEnv:
         Raises:
             EnvError: nobody mends, or it failed too often.
         """
-        failed: EnvError | None = self._failure(index, error, target)
-        assert failed is not None
+        failed = self._failure(index, error, target)
         if self._faults is None or self._build is None:
             raise failed
         if failed.phase == "step":
@@ -149,10 +148,9 @@ class SerialVecEnv:
             lose_step(rows, target.out)
             for row in range(rows.start, rows.stop):
                 target.infos.pop(row, None)
-        with self._faults.repairing():
-            while failed is not None:
-                self._faults.take(failed, self._streaks[index].add(self._num_steps, failed))
-                failed = self._begin_anew(index, first_row, failed, target)
+        self._faults.mend(
+            failed, self._streaks[index], self._num_steps, lambda how: self._begin_anew(index, first_row, how, target)
+        )
 
     def _begin_anew(self, index: int, first_row: int, failed: EnvError, target: Target) -> EnvError | None:
         """Start one environment again, built anew if it raised; how that failed."""

@@ -77,7 +77,7 @@ class Run:
             try:
                 found[_title(process)] = process
             except psutil.NoSuchProcess:
-                continue
+                continue  # it has ended since it was listed
         return found
 
     def kill(self, title: str, number: int = signal.SIGKILL) -> None:
@@ -158,5 +158,5 @@ def _left_in(folder: Path) -> list[str]:
             if any(str(folder) in entry.path for entry in process.open_files()):
                 left.append(_title(process))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+            continue  # it has ended, or is somebody else's
     return left

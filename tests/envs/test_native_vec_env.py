@@ -236,6 +236,38 @@ def test_environments_that_cannot_be_mended_alone_begin_anew_together_and_lose_t
     assert len(built) == times_built
 
 
+def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
+    class Listening(SyncVectorEnv):
+        def set_training_progress(self, env_frames):
+            heard.append((self, env_frames))
+
+        def get_reward_shaping(self):
+            return {"speed": 1.0}
+
+        def set_reward_shaping(self, weights):
+            heard.append((self, weights))
+
+    heard, built = [], []
+
+    def build(context):
+        built.append(context)
+        return Listening([lambda: Breaking("raise", len(built))])
+
+    batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultKeeper(), build)
+    batch.set_training_progress(1000)
+    batch.set_reward_shaping({"speed": 2.0})
+    first, said = batch.env, [1000, {"speed": 2.0}]
+    play(batch, 2)
+    assert batch.env is not first and built[1].attempt == 1
+    assert heard == [(env, what) for env in (first, batch.env) for what in said]
+
+
+def test_failures_with_sound_steps_between_them_are_not_in_a_row():
+    batch, failures, _ = breaking("bad", 1, drops_bad_data=True, max_rebuilds=1)
+    play(batch, 12)  # every second step
+    assert failures == [True] * 6
+
+
 def test_bad_numbers_end_the_run_unless_they_may_be_dropped():
     batch, failures, _ = breaking("bad", 2)
     with pytest.raises(BadEnvDataError, match=r"environment 1 .*place 1.*failed in step: 'obs' should be finite"):
