@@ -37,7 +37,8 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
         ConfigError: the options do not suit the environment.
     """
     model = ActorCritic(config, spec).to(device)
-    model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images))
+    largest = max(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, largest))
     return model
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.actor_critic import ActorCritic
-from algorithms.models.packing import can_pack, pack
+from algorithms.models.packing import InputLinear, can_pack, pack
 from algorithms.models.parameters import flatten
 
 _WORTH_PREPARING = 16_384  # numbers in a weight
@@ -81,8 +81,8 @@ class PolicyInference:
         """Use from now on what was written into `received`."""
         if self.received is not self._flat:
             self._flat.copy_(self.received)
-        for matrix in self._packed:
-            pack(matrix, self.model.dtype)
+        for matrix, dtype in self._packed:
+            pack(matrix, dtype)
         for weight, source in self._converted:
             weight.copy_(source)
 
@@ -117,23 +117,25 @@ class PolicyInference:
 
 def _prepare_large_weights(
     model: ActorCritic, device: torch.device
-) -> tuple[list[nn.Parameter], list[tuple[Tensor, Tensor]]]:
+) -> tuple[list[tuple[nn.Parameter, torch.dtype]], list[tuple[Tensor, Tensor]]]:
     """Bring what the trunks multiply with into the form in which they do, once for many small batches.
 
     Returns:
-        The matrices that were packed, and what was converted: (weight, its float32 source).
+        The matrices that were packed, and in which dtype; and what was converted: (weight, its float32 source).
     """
-    packed: list[nn.Parameter] = []
+    packed: list[tuple[nn.Parameter, torch.dtype]] = []
     converted: list[tuple[Tensor, Tensor]] = []
+    exact = {layer.weight for layer in model.modules() if isinstance(layer, InputLinear)}
     for name, weight in model.named_parameters():
         # Heads compute in float32; a spectral norm is computed from the weight itself.
         if weight.numel() < _WORTH_PREPARING or "head" in name or "parametrizations" in name:
             continue
+        dtype = torch.float32 if weight in exact else model.dtype
         if weight.dim() == 2 and can_pack(device):
-            pack(weight, model.dtype)
-            packed.append(weight)
-        elif model.dtype != torch.float32:
+            pack(weight, dtype)
+            packed.append((weight, dtype))
+        elif dtype != torch.float32:
             source = weight.data
-            weight.data = source.to(model.dtype)
+            weight.data = source.to(dtype)
             converted.append((weight.data, source))
     return packed, converted

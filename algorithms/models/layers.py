@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
 from algorithms.models.config import ModelConfig
-from algorithms.models.packing import Linear
+from algorithms.models.packing import InputLinear, Linear
 from envs.api import ObservationLeaf
 
 # As fast as more at once, and what lives only during the backward pass is a fraction.
@@ -35,9 +35,9 @@ def initialize(weight: Tensor, config: ModelConfig, gain: float | None = None) -
         nn.init.xavier_uniform_(weight, gain=gain)
 
 
-def linear(inputs: int, outputs: int, config: ModelConfig) -> nn.Linear:
+def linear(inputs: int, outputs: int, config: ModelConfig, layer_type: type[Linear] = Linear) -> nn.Linear:
     """A fully connected layer of an encoder: initialised, bias 0, spectral norm if asked."""
-    layer = Linear(inputs, outputs)
+    layer = layer_type(inputs, outputs)
     _initialize_layer(layer, config)
     _constrain(layer, config)
     return layer
@@ -126,12 +126,15 @@ def _prepare_conv(layer: nn.Conv2d, config: ModelConfig) -> None:
     _constrain(layer, config)
 
 
-def fully_connected(inputs: int, widths: Sequence[int], config: ModelConfig) -> nn.Sequential:
+def fully_connected(
+    inputs: int, widths: Sequence[int], config: ModelConfig, *, reads_observations: bool = False
+) -> nn.Sequential:
     """Linear layers of the given widths, each followed by the activation; no widths, no change."""
     layers: list[nn.Module] = []
+    layer_type = InputLinear if reads_observations else Linear
     for width in widths:
-        layers += [linear(inputs, width, config), activation(config, in_place=True)]
-        inputs = width
+        layers += [linear(inputs, width, config, layer_type), activation(config, in_place=True)]
+        inputs, layer_type = width, Linear
     return nn.Sequential(*layers)
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import torch
 
+# Numbers in a matrix: 512 x 512 train 1.4 times as fast in bf16 on a CPU, 256 x 256 1.06 times.
+_WORTH_CONVERTING = 131_072
 
-def compute_dtype(precision: str, device: torch.device, reads_images: bool) -> torch.dtype:
+
+def compute_dtype(precision: str, device: torch.device, reads_images: bool, largest: int) -> torch.dtype:
     """What `--precision` means for a network on this device.
 
     auto is bf16 where the device multiplies it in hardware and the network is worth it: small vector networks spend
-    more on converting than they save.
+    more on converting than they save, and a GPU is done with larger ones before the conversion has started.
 
     Args:
         precision: auto, fp32 or bf16.
         device: where the network computes.
         reads_images: the network convolves.
+        largest: numbers in its largest matrix.
     """
     if precision == "auto":
-        return torch.bfloat16 if reads_images and multiplies_bf16(device) else torch.float32
+        is_worth_it = reads_images or (device.type == "cpu" and largest >= _WORTH_CONVERTING)
+        return torch.bfloat16 if is_worth_it and multiplies_bf16(device) else torch.float32
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 

@@ -8,6 +8,7 @@ import torch
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.inference import PolicyInference
+from algorithms.models.packing import InputLinear
 from algorithms.models.parameters import flatten
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
@@ -17,9 +18,9 @@ SPEC = EnvSpec(
 ROWS = 6
 
 
-def build(seed=0, **options):
+def build(seed=0, spec=SPEC, **options):
     torch.manual_seed(seed)
-    return build_actor_critic(ModelConfig(**({"hidden_size": 8, "mlp_layers": "8"} | options)), SPEC)
+    return build_actor_critic(ModelConfig(**({"hidden_size": 8, "mlp_layers": "8"} | options)), spec)
 
 
 def inference(seed=0, weights=0, **options):
@@ -97,6 +98,19 @@ def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
 def test_nothing_it_returns_carries_a_gradient():
     rows = torch.arange(ROWS)
     assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_fresh(rows)))
+
+
+def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
+    wide = EnvSpec((ObservationLeaf("obs", (100,), "float32", "vector"),), SPEC.actions, 1)
+    policy = PolicyInference(build(spec=wide, precision="bf16", mlp_layers="256,256"), ROWS, "cpu", 0)
+    reads, *others = (dtype for weight, dtype in policy._packed)
+    assert reads == torch.float32 and set(others) == {torch.bfloat16}
+    with torch.no_grad():
+        policy.received.copy_(flatten(build(1, wide, precision="bf16", mlp_layers="256,256")))
+    policy.adopt_received()
+    (layer,) = (layer for layer in policy.model.modules() if isinstance(layer, InputLinear))
+    x = 1000.0 + torch.randn(2, 100)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-2)
 
 
 def test_in_bf16_adopted_weights_are_the_published_ones_rounded():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms.models.packing import Linear, can_pack, multiply, pack
+from algorithms.models.packing import InputLinear, Linear, can_pack, multiply, pack
 
 pytestmark = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="this torch packs no weights")
 
@@ -31,3 +31,33 @@ def test_a_changed_weight_has_to_be_packed_again():
     assert torch.equal(layer(x), before)
     pack(layer.weight, torch.float32)
     torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_layer_that_reads_observations_tells_large_numbers_apart_that_bf16_does_not(is_packed):
+    torch.manual_seed(1)
+    close = torch.tensor([[1000.0], [1001.0]])  # one number in bf16
+    differences = {}
+    for kind in (Linear, InputLinear):
+        layer = kind(1, 64)
+        torch.nn.init.ones_(layer.weight)
+        torch.nn.init.constant_(layer.bias, -1000.0)
+        if is_packed:
+            pack(layer.weight, torch.float32 if kind is InputLinear else torch.bfloat16)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            features = layer(close)
+        assert features.dtype == torch.bfloat16
+        differences[kind] = (features[1] - features[0]).unique().tolist()
+    assert differences == {Linear: [0.0], InputLinear: [1.0]}
+
+
+def test_its_gradient_is_that_of_float32_to_the_rounding_of_what_comes_after():
+    torch.manual_seed(2)
+    layer, x = InputLinear(5, 300), 1000.0 + torch.randn(16, 5)
+    layer(x).square().sum().backward()
+    exact, layer.weight.grad = layer.weight.grad, None
+    with torch.autocast("cpu", torch.bfloat16):
+        features = layer(x)
+    features.float().square().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(layer.weight.grad, exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))

@@ -19,7 +19,7 @@ class Encoder(nn.Module):
 
     def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
         super().__init__()
-        self.layers = fully_connected(leaf.shape[0], config.mlp_widths, config)
+        self.layers = fully_connected(leaf.shape[0], config.mlp_widths, config, reads_observations=True)
         self.output_size = config.mlp_widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
