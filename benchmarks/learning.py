@@ -64,7 +64,7 @@ TASKS = {
     "doorkey": Task("MiniGrid-DoorKey-5x5-v0", 0.93, 500_000),
     "inverted_pendulum": Task("InvertedPendulum-v5", 950.0, 1_000_000),
     "halfcheetah": Task("HalfCheetah-v5", 1500.0, 1_000_000),
-    "doom_basic": Task("doom_basic", 80.0, 540_000),
+    "doom_basic": Task("doom_basic", 80.0, 540_000, 120.0),
 }
 
 

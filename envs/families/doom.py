@@ -71,7 +71,7 @@ def defaults(name: str) -> dict[str, Any]:
         "with_vtrace": False,
         "batch_size": 256,
         "num_batches_per_iteration": 2,
-        "ppo_epochs": 2,
+        "ppo_epochs": 1,
         # One iteration may wait: the data is younger, and on a small machine the learner is the slowest part anyway.
         "num_minibatches_to_accumulate": 2,
         "learning_rate": 5e-4,
