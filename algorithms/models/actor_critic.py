@@ -24,6 +24,7 @@ from algorithms.models.heads import PolicyHead, ValueHead
 from algorithms.models.layers import refresh_spectral_norms
 from algorithms.models.normalization import ReturnsNormalizer
 from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
+from algorithms.models.packing import input_weights
 from algorithms.models.precision import compute_dtype
 from algorithms.specs import action_spec
 from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
@@ -37,8 +38,7 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
         ConfigError: the options do not suit the environment.
     """
     model = ActorCritic(config, spec).to(device)
-    largest = max(weight.numel() for weight in model.parameters() if weight.dim() == 2)
-    model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, largest))
+    model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, model.largest_matrix))
     return model
 
 
@@ -79,6 +79,12 @@ class ActorCritic(nn.Module):
         for trunk in cast("Iterable[Trunk]", self._trunks):
             if isinstance(trunk.core, RecurrentCore):
                 trunk.core.compute_with(dtype)
+
+    @property
+    def largest_matrix(self) -> int:
+        """Numbers in the largest matrix that is multiplied in `dtype`; 0 without any."""
+        exact = input_weights(self)
+        return max((w.numel() for w in self._trunks.parameters() if w.dim() == 2 and w not in exact), default=0)
 
     @property
     def dtype(self) -> torch.dtype:

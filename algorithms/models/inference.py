@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.actor_critic import ActorCritic
-from algorithms.models.packing import InputLinear, can_pack, pack
+from algorithms.models.packing import can_pack, input_weights, pack
 from algorithms.models.parameters import flatten
 
 _WORTH_PREPARING = 16_384  # numbers in a weight
@@ -125,10 +125,10 @@ def _prepare_large_weights(
     """
     packed: list[tuple[nn.Parameter, torch.dtype]] = []
     converted: list[tuple[Tensor, Tensor]] = []
-    exact = {layer.weight for layer in model.modules() if isinstance(layer, InputLinear)}
+    exact = input_weights(model)
     for name, weight in model.named_parameters():
-        # Heads compute in float32; a spectral norm is computed from the weight itself.
-        if weight.numel() < _WORTH_PREPARING or "head" in name or "parametrizations" in name:
+        # Heads compute in float32; a spectral norm is computed from the weight itself; rows of an embedding are copied.
+        if weight.numel() < _WORTH_PREPARING or any(part in name for part in ("head", "parametrizations", "embedding")):
             continue
         dtype = torch.float32 if weight in exact else model.dtype
         if weight.dim() == 2 and can_pack(device):

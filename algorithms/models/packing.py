@@ -49,6 +49,12 @@ class InputLinear(Linear):
             return super().forward(x).to(torch.get_autocast_dtype(kind))
 
 
+def input_weights(model: nn.Module) -> set[nn.Parameter]:
+    """What multiplies, or picks a row for, observations: float32 in any network."""
+    readers = (layer for layer in model.modules() if isinstance(layer, InputLinear | nn.Embedding))
+    return {parameter for layer in readers for parameter in layer.parameters()}
+
+
 def can_pack(device: torch.device) -> bool:
     """This build of torch packs weights for this device."""
     return (

@@ -18,7 +18,7 @@ def compute_dtype(precision: str, device: torch.device, reads_images: bool, larg
         precision: auto, fp32 or bf16.
         device: where the network computes.
         reads_images: the network convolves.
-        largest: numbers in its largest matrix.
+        largest: numbers in the largest matrix that would be multiplied in it.
     """
     if precision == "auto":
         is_worth_it = reads_images or (device.type == "cpu" and largest >= _WORTH_CONVERTING)

@@ -113,6 +113,15 @@ def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-2)
 
 
+def test_an_embedding_is_neither_packed_nor_rounded():
+    leaf = ObservationLeaf("obs", (1,), "int64", "categorical", num_categories=5000)
+    policy = PolicyInference(build(spec=EnvSpec((leaf,), SPEC.actions, 1), precision="bf16"), ROWS, "cpu", 0)
+    (embedding,) = (layer for layer in policy.model.modules() if isinstance(layer, torch.nn.Embedding))
+    prepared = [weight for weight, _ in (*policy._packed, *policy._converted)]
+    assert embedding.weight.numel() == 80_000 and embedding.weight.dtype == torch.float32
+    assert not any(weight is embedding.weight for weight in prepared)
+
+
 def test_in_bf16_adopted_weights_are_the_published_ones_rounded():
     policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")

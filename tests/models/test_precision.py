@@ -5,7 +5,10 @@ import itertools
 import pytest
 import torch
 
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
 from algorithms.models.precision import compute_dtype, multiplies_bf16
+from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 CPU = torch.device("cpu")
 SMALL, LARGE = 256 * 256, 512 * 512
@@ -23,6 +26,31 @@ def test_auto_is_bf16_for_large_networks_where_the_processor_multiplies_it(monke
     for reads_images, largest in itertools.product((True, False), (SMALL, LARGE)):
         assert compute_dtype("fp32", CPU, reads_images, largest) == torch.float32
         assert compute_dtype("bf16", CPU, reads_images, largest) == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "expected"),
+    [
+        (4, {"mlp_layers": "512,512"}, torch.bfloat16),
+        (4, {"mlp_layers": "256,256"}, torch.float32),
+        (4, {"mlp_layers": "64", "use_rnn": True, "hidden_size": 256}, torch.bfloat16),
+        (5000, {"mlp_layers": "64,64"}, torch.float32),  # what reads observations is float32 in any case
+        (5000, {"mlp_layers": "64,64", "use_spectral_norm": True}, torch.float32),
+    ],
+)
+def test_auto_looks_at_the_matrices_that_would_be_multiplied_in_bf16(monkeypatch, size, options, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    spec = EnvSpec((ObservationLeaf("obs", (size,), "float32", "vector"),), (ActionLeaf("discrete", 4),), 1)
+    config = ModelConfig(**({"use_rnn": False, "encoder_extra_fc_layers": 0} | options))
+    assert build_actor_critic(config, spec).dtype == expected
+
+
+def test_categories_that_are_looked_up_and_heads_of_many_choices_make_no_network_large(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    leaf = ObservationLeaf("obs", (1,), "int64", "categorical", num_categories=50_000)
+    spec = EnvSpec((leaf,), (ActionLeaf("discrete", 5_000),), 1)
+    config = ModelConfig(use_rnn=False, encoder_extra_fc_layers=0, mlp_layers="64,64")
+    assert build_actor_critic(config, spec).dtype == torch.float32
 
 
 def test_vectors_alone_are_no_work_for_a_gpu_however_wide_the_network(monkeypatch):
