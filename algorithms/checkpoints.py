@@ -18,6 +18,8 @@ import contextlib
 import hashlib
 import io
 import math
+import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +27,12 @@ from typing import Any, NamedTuple
 import torch
 
 from utils.failpoints import failpoint
-from utils.files import atomic_write, remove_temporaries
+from utils.files import anonymous_file, atomic_write, remove_temporaries
 
 KINDS = ("latest", "best", "milestone")
 _MAGIC = b"APPOckp1"
 _REMEDY = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
+_PIECE_BYTES = 2**20  # that a file is copied in
 _TRAILER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _PLAIN = (type(None), bool, int, float, str, bytes)
 # What a training checkpoint holds.
@@ -52,11 +55,32 @@ class CheckpointError(RuntimeError):
     is_final = True  # for whoever decides about a restart
 
 
+class Archive:
+    """What `torch.save` makes of a record, in a file without a name that goes with this object.
+
+    In the memory of the process that trains, it would leave a hole of its size there for good.
+    """
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self._descriptor = anonymous_file("checkpoint")
+        weakref.finalize(self, os.close, self._descriptor)
+        with os.fdopen(os.dup(self._descriptor), "wb") as file:
+            torch.save(record, file)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from start to end, in order."""
+        while start < end:
+            piece = os.pread(self._descriptor, min(_PIECE_BYTES, end - start), start)
+            start += len(piece)
+            yield piece
+
+
 class Encoded(NamedTuple):
-    """A checkpoint in memory: nothing in it changes any more, whatever becomes of the tensors it was made from."""
+    """A checkpoint to be written: nothing in it changes any more, whatever becomes of the tensors it was made from."""
 
     head: dict[str, Any]
-    archive: memoryview
+    archive: Archive
 
     @property
     def kind(self) -> str:
@@ -101,13 +125,16 @@ def encode(kind: str, train_step: int, env_steps: int, payload: dict[str, Any], 
 
     Raises:
         TypeError: the payload holds what could not be read again.
+        CheckpointError: there is no room for the copy.
     """
     _require_known(kind)
     _require_plain(payload, "payload")
     head = {"kind": kind, "train_step": train_step, "env_steps": env_steps, "metric": float(metric)}
-    buffer = io.BytesIO()
-    torch.save(head | {"payload": payload}, buffer)
-    return Encoded(head, buffer.getbuffer())
+    try:
+        return Encoded(head, Archive(head | {"payload": payload}))
+    except (OSError, RuntimeError) as error:  # torch's own, when what it writes to is full
+        reason = f"{_file_name(head)} could not be written ({_first_line(error)}); the older checkpoints are untouched"
+        raise CheckpointError(reason) from error
 
 
 def write(folder: Path, encoded: Encoded, *, keep: int = 3) -> Path:
@@ -193,11 +220,16 @@ def list_checkpoints(folder: Path, kind: str = "latest") -> list[Path]:
 
 def is_intact(path: Path) -> bool:
     """The file is whole and unchanged since it was written; says nothing about what is in it."""
+    digest = hashlib.sha256()
     try:
-        _verified_archive(path)
-    except CheckpointError:
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size - _TRAILER_BYTES
+            while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
+                digest.update(piece)
+                left -= len(piece)
+            return file.read() == _MAGIC + digest.digest()
+    except OSError:
         return False
-    return True
 
 
 def require_fit(found: Checkpoint, own: Mapping[str, torch.Tensor]) -> None:
@@ -241,13 +273,16 @@ def where_not_finite(value: Any, where: str) -> str | None:
     return next(filter(None, found), None)
 
 
-def _parts(archive: memoryview) -> Iterator[bytes | memoryview]:
-    half = len(archive) // 2
-    yield archive[:half]
-    failpoint("checkpoint-half-written")
-    yield archive[half:]
+def _parts(archive: Archive) -> Iterator[bytes]:
+    digest, half = hashlib.sha256(), archive.size // 2
+    for start, end in ((0, half), (half, archive.size)):
+        for piece in archive.pieces(start, end):
+            digest.update(piece)
+            yield piece
+        if end == half:
+            failpoint("checkpoint-half-written")
     yield _MAGIC
-    yield hashlib.sha256(archive).digest()
+    yield digest.digest()
     failpoint("checkpoint-before-fsync")
 
 

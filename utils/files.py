@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -84,6 +85,17 @@ def remove_temporaries(folder: Path) -> None:
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def anonymous_file(name: str) -> int:
+    """A descriptor of a new file in memory that goes with its last user: memfd, or an unlinked file elsewhere.
+
+    What is written to it counts towards no process that does not map it.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 class AppendedFile:

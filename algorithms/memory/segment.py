@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from utils.files import anonymous_file
 
 ALIGNMENT = 64  # a cache line: two arrays never share one
 
@@ -29,7 +30,7 @@ class Segment:
     @classmethod
     def create(cls, name: str, size: int) -> Segment:
         """A new segment, all zeros; its pages cost memory when they are first written."""
-        descriptor = _anonymous_file(name)
+        descriptor = anonymous_file(name)
         os.ftruncate(descriptor, size)
         return cls(descriptor, size)
 
@@ -43,13 +44,6 @@ class Segment:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def _anonymous_file(name: str) -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def aligned(size: int) -> int:

@@ -259,16 +259,19 @@ def test_an_unknown_kind_is_refused(tmp_path):
         save(tmp_path, "newest", 1, 2, {})
 
 
-def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path):
+@pytest.mark.parametrize("is_encoded", [True, False], ids=["no room on disk", "no room for the copy either"])
+def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path, is_encoded):
     code = f"""
         import pathlib, resource, signal, torch
-        from algorithms.checkpoints import CheckpointError, save
+        from algorithms.checkpoints import CheckpointError, encode, save, write
         folder = pathlib.Path({str(tmp_path)!r})
         save(folder, "latest", 1, 1, {{"x": torch.zeros(10)}})
+        large = {{"x": torch.zeros(100_000)}}
+        encoded = encode("latest", 2, 2, large) if {is_encoded} else None
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
-            save(folder, "latest", 2, 2, {{"x": torch.zeros(100_000)}}, keep=1)
+            write(folder, encoded or encode("latest", 2, 2, large), keep=1)
         except CheckpointError as error:
             print(error)
     """
