@@ -46,8 +46,8 @@ class LearningConfig:
     )
     num_minibatches_to_accumulate: int = option(
         -1,
-        "Minibatches that may wait for the learner before sampling pauses; -1: twice the batches per iteration; "
-        "0: sampling stops while training. Higher hides uneven speed and raises the policy lag",
+        "Minibatches that may wait or be collected while the learner trains, before sampling pauses; -1: twice the "
+        "batches per iteration; 0: sampling stops while training. Higher hides uneven speed and raises the policy lag",
         minimum=-1,
     )
     shuffle_minibatches: bool = option(

@@ -73,7 +73,7 @@ def holds_blocks(config: TrainConfig) -> bool:
 
 
 def num_blocks(config: TrainConfig, trajectories: int) -> int:
-    """Blocks of each split, K: one being filled and as many as may wait for the learner.
+    """Blocks of each split, K: they hold what may be under way to the learner, and one waits while the next is filled.
 
     Where the learner prepares its next iteration ahead, that one waits outside of the blocks.
 
@@ -87,7 +87,7 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
     if config.learning.train_in_background_thread:
         batches -= config.learning.num_batches_per_iteration
     waiting = batches * config.learning.batch_size // config.learning.rollout
-    return 1 + max(1, math.ceil(waiting / trajectories))
+    return max(2, math.ceil(waiting / trajectories))
 
 
 def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:

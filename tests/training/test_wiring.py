@@ -23,22 +23,23 @@ def config_of(tmp_path, *options, env="CartPole-v1"):
 @pytest.mark.parametrize(
     ("options", "trajectories", "blocks"),
     [
-        # One block is being filled; the others hold as many batches as may wait, two per iteration unless said, but for
-        # the iteration that the learner has copied ahead.
+        # They hold as many batches as may be under way, two per iteration unless said, but for the iteration that the
+        # learner has copied ahead; one is filled while one waits.
         (["--batch_size=1024", "--rollout=32"], 32, 2),  # 1024 / 32 = 32 columns: one block of every split
         (["--batch_size=1024", "--rollout=32"], 33, 2),
-        (["--batch_size=1024", "--rollout=32"], 31, 3),
-        (["--batch_size=1024", "--rollout=32"], 8, 5),
-        (["--batch_size=1024", "--rollout=32", "--train_in_background_thread=False"], 8, 9),
+        (["--batch_size=1024", "--rollout=32"], 16, 2),
+        (["--batch_size=1024", "--rollout=32"], 15, 3),
+        (["--batch_size=1024", "--rollout=32"], 8, 4),
+        (["--batch_size=1024", "--rollout=32", "--train_in_background_thread=False"], 8, 8),
         (["--batch_size=1024", "--rollout=32"], 10_000, 2),
-        (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 64, 3),
+        (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 40, 3),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 32, 2),
-        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 10),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 9),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=0"], 8, 1),
         (["--batch_size=64", "--rollout=32", "--async_rl=False"], 8, 1),
     ],
 )
-def test_there_are_as_many_blocks_as_batches_may_wait(tmp_path, options, trajectories, blocks):
+def test_there_are_as_many_blocks_as_batches_may_be_under_way(tmp_path, options, trajectories, blocks):
     options = ["--num_batches_per_iteration=1", "--num_envs_per_worker=64", "--num_workers=1", *options]
     assert num_blocks(config_of(tmp_path, *options), trajectories) == blocks
 
