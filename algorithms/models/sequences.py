@@ -72,7 +72,7 @@ class GruSequence(torch.autograd.Function):
         by_new = (1.0 - z) * (1.0 - n * n)  # what the state's gradient is multiplied with, gate by gate
         by_update = (previous - n) * z * (1.0 - z)
         by_reset = new_part * r * (1.0 - r)
-        grad_projected, grad_recurrent = torch.empty_like(gates), torch.empty_like(gates)
+        grad_projected, grad_recurrent = torch.empty_like(gates), torch.empty_like(gates, dtype=weight.dtype)
         carried = torch.zeros_like(previous[0])
         for t in range(len(previous) - 1, -1, -1):
             carried = carried + grad[t]
@@ -81,10 +81,11 @@ class GruSequence(torch.autograd.Function):
             torch.mul(carried, by_update[t], out=grad_projected[t, :, size : 2 * size])
             grad_recurrent[t, :, : 2 * size] = grad_projected[t, :, : 2 * size]
             torch.mul(of_new, r[t], out=grad_recurrent[t, :, 2 * size :])
-            by_weight = torch.mm(grad_recurrent[t].to(weight.dtype), weight).to(carried.dtype)
+            by_weight = torch.mm(grad_recurrent[t], weight).to(carried.dtype)
             carried = by_weight.addcmul_(carried, z[t]).mul_(keep[t])
         flat = grad_recurrent.flatten(0, 1)
-        return grad_projected, carried, None, _weight_gradient(flat, previous, weight.dtype), flat.sum(0), None
+        grad_bias = flat.sum(0, dtype=previous.dtype)
+        return grad_projected, carried, None, _weight_gradient(flat, previous, weight.dtype), grad_bias, None
 
 
 class LstmSequence(torch.autograd.Function):
