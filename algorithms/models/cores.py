@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from algorithms.models.config import ModelConfig
 from algorithms.models.layers import initialize
-from algorithms.models.packing import multiply
+from algorithms.models.packing import PackedMatrix
 from algorithms.models.sequences import GruSequence, LstmSequence
 
 
@@ -38,9 +38,10 @@ class FeedForwardCore(nn.Module):
 
 
 class _RecurrentLayer(nn.Module):
-    """Weights of one layer, shaped as in `torch.nn.GRU` and `torch.nn.LSTM`."""
+    """Weights of one layer, shaped as in `torch.nn.GRU` and `torch.nn.LSTM`; they may be packed."""
 
     state_size: int
+    _packed: tuple[PackedMatrix, PackedMatrix] | None = None
 
     def __init__(self, inputs: int, config: ModelConfig, num_gates: int) -> None:
         super().__init__()
@@ -62,13 +63,22 @@ class _GruLayer(_RecurrentLayer):
         self.state_size = self.size
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        projected = multiply(x, self.input_weight, self.input_bias).float()
-        recurrent = multiply(state, self.recurrent_weight, self.recurrent_bias).float()
+        if self._packed is not None:
+            projected, recurrent = (matrix(rows).float() for matrix, rows in zip(self._packed, (x, state), strict=True))
+        else:
+            projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
+            recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
         r_and_z = (projected[:, : 2 * self.size] + recurrent[:, : 2 * self.size]).sigmoid_()
         r, z = r_and_z.chunk(2, 1)
         n = torch.addcmul(projected[:, 2 * self.size :], r, recurrent[:, 2 * self.size :]).tanh_()
         h = torch.lerp(n, state, z)
         return h, h
+
+    def pack(self, dtype: torch.dtype) -> None:
+        self._packed = (
+            PackedMatrix(self.input_weight, self.input_bias, dtype),
+            PackedMatrix(self.recurrent_weight, self.recurrent_bias, dtype),
+        )
 
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
@@ -84,12 +94,22 @@ class _LstmLayer(_RecurrentLayer):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         h, c = state.chunk(2, 1)
-        gates = multiply(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
-        gates += multiply(h, self.recurrent_weight, None)
+        if self._packed is not None:
+            gates = self._packed[0](x).float()
+            gates += self._packed[1](h)
+        else:
+            gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
+            gates += nn.functional.linear(h, self.recurrent_weight)
         i, f, g, o = gates.chunk(4, 1)
         c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
         h = o.sigmoid() * c.tanh()
         return h, torch.cat((h, c), 1)
+
+    def pack(self, dtype: torch.dtype) -> None:
+        self._packed = (
+            PackedMatrix(self.input_weight, self.input_bias + self.recurrent_bias, dtype),
+            PackedMatrix(self.recurrent_weight, None, dtype),
+        )
 
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         h, c = state.chunk(2, 1)

@@ -6,17 +6,17 @@ distribution,  H = size of the recurrent state (0 without one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from algorithms.models.actor_critic import ActorCritic
-from algorithms.models.packing import can_pack, input_weights, pack
+from algorithms.models.packing import Packable, can_pack, input_weights
 from algorithms.models.parameters import flatten
 
-_WORTH_PREPARING = 16_384  # numbers in a weight
+_WORTH_CONVERTING = 16_384  # numbers in a weight
 
 
 class InferenceResult(NamedTuple):
@@ -46,7 +46,9 @@ class PolicyInference:
         is_on_cpu = self.device.type == "cpu"
         self.received = self._flat if is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
-        self._packed, self._converted = _prepare_large_weights(self.model, self.device)
+        self._packed = [layer for layer in model.modules() if isinstance(layer, Packable) and can_pack(self.device)]
+        self._converted = _convert_large_weights(self.model, self._packed)
+        self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
 
@@ -81,10 +83,7 @@ class PolicyInference:
         """Use from now on what was written into `received`."""
         if self.received is not self._flat:
             self._flat.copy_(self.received)
-        for matrix, dtype in self._packed:
-            pack(matrix, dtype)
-        for weight, source in self._converted:
-            weight.copy_(source)
+        self._prepare()
 
     def set_states(self, rows: Tensor, states: Tensor) -> None:
         """Give some rows [N] the recurrent states [N, H]."""
@@ -98,6 +97,13 @@ class PolicyInference:
     @random_state.setter
     def random_state(self, state: Tensor) -> None:
         self._generator.set_state(state)
+
+    @torch.no_grad()
+    def _prepare(self) -> None:
+        for layer in self._packed:
+            layer.pack(self.model.dtype)
+        for weight, source in self._converted:
+            weight.copy_(source)
 
     def _recall(self, rows: Tensor, fresh: Tensor) -> Tensor:
         """[N, H], zero where fresh."""
@@ -115,27 +121,22 @@ class PolicyInference:
         return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)
 
 
-def _prepare_large_weights(
-    model: ActorCritic, device: torch.device
-) -> tuple[list[tuple[nn.Parameter, torch.dtype]], list[tuple[Tensor, Tensor]]]:
-    """Bring what the trunks multiply with into the form in which they do, once for many small batches.
+def _convert_large_weights(model: ActorCritic, packed: Sequence[Packable]) -> list[tuple[Tensor, Tensor]]:
+    """Let layers that are not packed hold what they multiply with in its dtype, converted once for many small batches.
 
     Returns:
-        The matrices that were packed, and in which dtype; and what was converted: (weight, its float32 source).
+        (weight, its float32 source) of each, yet to be filled.
     """
-    packed: list[tuple[nn.Parameter, torch.dtype]] = []
     converted: list[tuple[Tensor, Tensor]] = []
-    exact = input_weights(model)
+    left_out = input_weights(model)
+    for layer in packed:
+        left_out.update(cast(nn.Module, layer).parameters())
     for name, weight in model.named_parameters():
-        # Heads compute in float32; a spectral norm is computed from the weight itself; rows of an embedding are copied.
-        if weight.numel() < _WORTH_PREPARING or any(part in name for part in ("head", "parametrizations", "embedding")):
+        # Heads compute in float32; a spectral norm is computed from the weight itself.
+        if weight.numel() < _WORTH_CONVERTING or any(part in name for part in ("head", "parametrizations")):
             continue
-        dtype = torch.float32 if weight in exact else model.dtype
-        if weight.dim() == 2 and can_pack(device):
-            pack(weight, dtype)
-            packed.append((weight, dtype))
-        elif dtype != torch.float32:
+        if model.dtype != torch.float32 and weight not in left_out:
             source = weight.data
-            weight.data = source.to(dtype)
+            weight.data = torch.empty_like(source, dtype=model.dtype)
             converted.append((weight.data, source))
-    return packed, converted
+    return converted

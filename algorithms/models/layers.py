@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
 from algorithms.models.config import ModelConfig
+from algorithms.models.convolutions import Conv2d, PixelConv
 from algorithms.models.packing import InputLinear, Linear
 from envs.api import ObservationLeaf
 
@@ -43,55 +43,6 @@ def linear(inputs: int, outputs: int, config: ModelConfig, layer_type: type[Line
     return layer
 
 
-class PixelConv(nn.Conv2d):
-    """A convolution of pixels as they are stored, such as bytes.
-
-    It divides them by `scale`, by way of its weight: thousands of numbers, not millions.
-    """
-
-    scale: float = 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, height, width] in any dtype -> the convolution of x / scale."""
-        assert self.bias is not None and isinstance(self.padding, tuple)
-        weight = self.weight if self.scale == 1.0 else self.weight * (1.0 / self.scale)
-        return PixelConvolution.apply(x, weight, self.bias, self.stride, self.padding)
-
-
-class PixelConvolution(torch.autograd.Function):
-    """A convolution that keeps the bytes of its input for the backward pass, not the numbers made of them.
-
-    Making them again takes 7 of 200 ms for 1024 pictures; keeping them was the largest piece of memory of a step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, pixels: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any) -> Tensor:
-        """[B, channels, height, width] in any dtype; the rest as in `torch.nn.functional.conv2d`."""
-        kind = pixels.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        weight = weight.to(dtype)
-        ctx.save_for_backward(pixels, weight)
-        ctx.geometry = (stride, padding)
-        return nn.functional.conv2d(_numbers(pixels, dtype), weight, bias.to(dtype), stride, padding)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of weight and bias, float32."""
-        pixels, weight = ctx.saved_tensors
-        stride, padding = ctx.geometry
-        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            grad, _numbers(pixels, weight.dtype), weight, [len(weight)],
-            stride, padding, (1, 1), False, (0, 0), 1, (False, True, True),
-        )  # fmt: skip
-        return None, of_weight.float(), of_bias.float(), None, None
-
-
-def _numbers(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
-    return pixels.contiguous(memory_format=torch.channels_last).to(dtype)
-
-
 class FlattenImage(nn.Module):
     """Every number of an image as one row, in the order in which channels_last has them: nothing is copied.
 
@@ -112,9 +63,9 @@ def pixel_conv(inputs: int, outputs: int, kernel: int, stride: int, config: Mode
     return layer
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> Conv2d:
     """A convolution of an encoder, prepared as `linear` is."""
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=padding)
+    layer = Conv2d(inputs, outputs, kernel, stride, padding=padding)
     _prepare_conv(layer, config)
     return layer
 

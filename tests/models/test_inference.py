@@ -8,7 +8,7 @@ import torch
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.inference import PolicyInference
-from algorithms.models.packing import InputLinear
+from algorithms.models.packing import InputLinear, Linear
 from algorithms.models.parameters import flatten
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
@@ -103,8 +103,8 @@ def test_nothing_it_returns_carries_a_gradient():
 def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     wide = EnvSpec((ObservationLeaf("obs", (100,), "float32", "vector"),), SPEC.actions, 1)
     policy = PolicyInference(build(spec=wide, precision="bf16", mlp_layers="256,256"), ROWS, "cpu", 0)
-    reads, *others = (dtype for weight, dtype in policy._packed)
-    assert reads == torch.float32 and set(others) == {torch.bfloat16}
+    large = [layer for layer in policy.model.modules() if isinstance(layer, Linear)]
+    assert [layer._packed._dtype for layer in large if layer._packed] == [torch.float32, torch.bfloat16]
     with torch.no_grad():
         policy.received.copy_(flatten(build(1, wide, precision="bf16", mlp_layers="256,256")))
     policy.adopt_received()
@@ -117,15 +117,17 @@ def test_an_embedding_is_neither_packed_nor_rounded():
     leaf = ObservationLeaf("obs", (1,), "int64", "categorical", num_categories=5000)
     policy = PolicyInference(build(spec=EnvSpec((leaf,), SPEC.actions, 1), precision="bf16"), ROWS, "cpu", 0)
     (embedding,) = (layer for layer in policy.model.modules() if isinstance(layer, torch.nn.Embedding))
-    prepared = [weight for weight, _ in (*policy._packed, *policy._converted)]
     assert embedding.weight.numel() == 80_000 and embedding.weight.dtype == torch.float32
-    assert not any(weight is embedding.weight for weight in prepared)
+    assert not policy._converted
 
 
-def test_in_bf16_adopted_weights_are_the_published_ones_rounded():
+@pytest.mark.parametrize("packs", [True, False])
+def test_in_bf16_adopted_weights_are_the_published_ones_rounded(monkeypatch, packs):
+    if not packs:
+        monkeypatch.setattr("algorithms.models.inference.can_pack", lambda device: False)
     policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
-    assert len(policy._packed) + len(policy._converted) == 3, "the large layer, and both weights of the core"
+    assert len(policy._converted) == (0 if packs else 3), "the large layer, and both weights of the core"
     adopt(policy, other)
     for mine, published in zip(policy.model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, published.to(mine.dtype))

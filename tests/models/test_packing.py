@@ -3,34 +3,87 @@
 import pytest
 import torch
 
-from algorithms.models.packing import InputLinear, Linear, can_pack, multiply, pack
+from algorithms.models.config import ModelConfig
+from algorithms.models.cores import build_core
+from algorithms.models.layers import conv, linear, pixel_conv
+from algorithms.models.packing import InputLinear, Linear, Packable, PackedMatrix, can_pack
 
 pytestmark = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="this torch packs no weights")
+TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 0.02)]
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_a_packed_weight_multiplies_as_the_plain_one(dtype, tolerance, rows):
+def test_a_packed_matrix_multiplies_as_the_plain_one(dtype, tolerance, rows):
     torch.manual_seed(rows)
     layer, x = Linear(96, 200), torch.randn(rows, 96)
     plain = layer(x)
-    pack(layer.weight, dtype)
+    layer.pack(dtype)
     with torch.inference_mode():
-        packed, without_bias = layer(x), multiply(x, layer.weight, None)
-    assert packed.dtype == dtype
+        packed, without_bias = layer(x), PackedMatrix(layer.weight, None, dtype)(x)
+    assert packed.dtype == dtype and (layer(x) == packed).all()
     torch.testing.assert_close(packed.float(), plain, atol=tolerance, rtol=tolerance)
     torch.testing.assert_close(without_bias.float() + layer.bias, plain, atol=tolerance, rtol=tolerance)
 
 
-def test_a_changed_weight_has_to_be_packed_again():
-    layer, x = Linear(8, 8), torch.randn(3, 8)
-    pack(layer.weight, torch.float32)
-    before = layer(x)
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_packed_kernel_convolves_as_the_plain_one(dtype, tolerance, norm, padding):
+    torch.manual_seed(3)
+    config = ModelConfig(use_spectral_norm=norm, obs_scale=255.0)
+    for make, x in (
+        (pixel_conv, torch.randint(0, 256, (5, 3, 20, 24), dtype=torch.uint8)),
+        (conv, torch.randn(5, 3, 20, 24).contiguous(memory_format=torch.channels_last)),
+    ):
+        layer = make(3, 16, 4, 2, config, padding=padding)
+        plain = layer(x)
+        layer.pack(dtype)
+        with torch.inference_mode():
+            packed = layer(x)
+        assert packed.dtype == dtype and packed.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(packed.float(), plain, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_packed_core_steps_as_the_plain_one(dtype, tolerance, kind):
+    torch.manual_seed(4)
+    core = build_core(48, ModelConfig(rnn_type=kind, hidden_size=64, rnn_num_layers=2))
+    x, state = torch.randn(5, 48), torch.randn(5, core.state_size)
     with torch.no_grad():
-        layer.weight.mul_(2.0)
-    assert torch.equal(layer(x), before)
-    pack(layer.weight, torch.float32)
-    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+        for name, bias in core.named_parameters():
+            if "bias" in name:
+                bias.normal_()
+        plain = core.step(x, state)
+        for layer in core.modules():
+            if isinstance(layer, Packable):
+                layer.pack(dtype)
+        packed = core.step(x, state)
+    for mine, expected in zip(packed, plain, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
+
+
+def test_changed_weights_have_to_be_packed_again():
+    x = torch.randn(3, 256)
+    for norm in (False, True):
+        layer = linear(256, 256, ModelConfig(use_spectral_norm=norm))
+        layer.pack(torch.float32)
+        before = layer(x)
+        with torch.no_grad():
+            weight, bias = (layer.parametrizations.weight.original if norm else layer.weight), layer.bias
+            weight.mul_(2.0)
+            bias.add_(1.0)
+        assert torch.equal(layer(x), before)
+        layer.pack(torch.float32)
+        torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+def test_small_layers_stay_as_they_are():
+    layer, x = Linear(8, 8), torch.randn(3, 8)
+    layer.pack(torch.bfloat16)
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -39,11 +92,11 @@ def test_a_layer_that_reads_observations_tells_large_numbers_apart_that_bf16_doe
     close = torch.tensor([[1000.0], [1001.0]])  # one number in bf16
     differences = {}
     for kind in (Linear, InputLinear):
-        layer = kind(1, 64)
+        layer = kind(1, 16_384)  # as large as it takes to be packed
         torch.nn.init.ones_(layer.weight)
         torch.nn.init.constant_(layer.bias, -1000.0)
         if is_packed:
-            pack(layer.weight, torch.float32 if kind is InputLinear else torch.bfloat16)
+            layer.pack(torch.bfloat16)
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
             features = layer(close)
         assert features.dtype == torch.bfloat16
