@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from algorithms.models.activations import Elu
 from algorithms.models.config import ModelConfig
 from algorithms.models.convolutions import Conv2d, PixelConv
 from algorithms.models.packing import InputLinear, Linear
@@ -16,13 +17,13 @@ from envs.api import ObservationLeaf
 
 # As fast as more at once, and what lives only during the backward pass is a fraction.
 _IMAGES_AT_ONCE = 128
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def activation(config: ModelConfig, *, in_place: bool = False) -> nn.Module:
     """The nonlinearity of the options. In place, what it is given is lost, and less is kept for the gradient."""
-    kind = _ACTIVATIONS[config.nonlinearity]
-    return kind(inplace=True) if in_place and kind is not nn.Tanh else kind()
+    if config.nonlinearity == "elu":
+        return Elu(in_place=in_place)
+    return nn.ReLU(inplace=in_place) if config.nonlinearity == "relu" else nn.Tanh()
 
 
 @torch.no_grad()
