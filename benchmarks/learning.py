@@ -117,9 +117,8 @@ def summarise(name: str, outcomes: list[Outcome]) -> list[str]:
     task = TASKS[name]
     reached = [outcome for outcome in outcomes if outcome.reached]
     limit = f"{task.frames / 1000:.0f}k" + (f", {task.seconds:.0f} s" if task.seconds < float("inf") else "")
-    frames = (
-        f"{statistics.median(o.frames for o in outcomes) / 1000:.0f}k (max {max(o.frames for o in outcomes) // 1000}k)"
-    )
+    thousands = [outcome.frames / 1000 for outcome in outcomes]
+    frames = f"{statistics.median(thousands):.0f}k (max {max(thousands):.0f}k)"
     seconds = f"{statistics.median(o.seconds for o in outcomes):.0f} (max {max(o.seconds for o in outcomes):.0f})"
     best = f"{min(o.best for o in outcomes):.4g} .. {max(o.best for o in outcomes):.4g}"
     goal = f"{task.bar:g} in {limit}" + (" must fail" if task.must_fail else "")

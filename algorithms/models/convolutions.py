@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.packing import PackedKernel
+from algorithms.models.packing import PackedKernel, numbers_of
 
 
 class Conv2d(nn.Conv2d):
@@ -62,7 +62,7 @@ class PixelConvolution(torch.autograd.Function):
         weight = weight.to(dtype)
         ctx.save_for_backward(pixels, weight)
         ctx.geometry = (stride, padding)
-        return nn.functional.conv2d(_numbers(pixels, dtype), weight, bias.to(dtype), stride, padding)
+        return nn.functional.conv2d(numbers_of(pixels, dtype), weight, bias.to(dtype), stride, padding)
 
     @staticmethod
     @once_differentiable
@@ -71,12 +71,7 @@ class PixelConvolution(torch.autograd.Function):
         pixels, weight = ctx.saved_tensors
         stride, padding = ctx.geometry
         _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            grad, _numbers(pixels, weight.dtype), weight, [len(weight)],
+            grad, numbers_of(pixels, weight.dtype), weight, [len(weight)],
             stride, padding, (1, 1), False, (0, 0), 1, (False, True, True),
         )  # fmt: skip
         return None, of_weight.float(), of_bias.float(), None, None
-
-
-def _numbers(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
-    return pixels.contiguous(memory_format=torch.channels_last).to(dtype)

@@ -43,7 +43,7 @@ class PackedMatrix:
 
 
 class PackedKernel:
-    """The kernel of a convolution with its bias; nothing is dilated or grouped."""
+    """The kernel of a convolution with its bias."""
 
     def __init__(self, layer: nn.Conv2d, weight: Tensor, dtype: torch.dtype) -> None:
         """Of the numbers as they are now; `weight` stands in for the layer's."""
@@ -55,8 +55,7 @@ class PackedKernel:
     def __call__(self, x: Tensor) -> Tensor:
         """[B, channels, height, width] -> the convolution, in this kernel's dtype."""
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x.contiguous(memory_format=torch.channels_last).to(self._dtype),
-            self._weight, self._bias, *self._geometry, "none", [], "",
+            numbers_of(x, self._dtype), self._weight, self._bias, *self._geometry, "none", [], "",
         )  # fmt: skip
         return result
 
@@ -95,6 +94,12 @@ class InputLinear(Linear):
         """See `Packable`; in float32."""
         del dtype
         super().pack(torch.float32)
+
+
+def numbers_of(pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, channels, height, width] in any dtype -> the same in this one, channels last."""
+    # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
+    return pixels.contiguous(memory_format=torch.channels_last).to(dtype)
 
 
 def input_weights(model: nn.Module) -> set[nn.Parameter]:
