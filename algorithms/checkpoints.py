@@ -70,8 +70,7 @@ class Archive:
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes from start to end, in order."""
-        while start < end:
-            piece = os.pread(self._descriptor, min(_PIECE_BYTES, end - start), start)
+        while piece := os.pread(self._descriptor, min(_PIECE_BYTES, end - start), start):
             start += len(piece)
             yield piece
 

@@ -33,25 +33,26 @@ class Elu(nn.Module):
         """The same shape and dtype."""
         if x.dtype != torch.bfloat16 or x.device.type != "cpu" or x.numel() < _WORTH_IT or not _is_dense(x):
             return nn.functional.elu(x, inplace=self.in_place)
+        x = x if self.in_place else x.clone()
         if torch.is_grad_enabled() and x.requires_grad:
-            return _EluFunction.apply(x, self.in_place)
-        return _elu_(x if self.in_place else x.clone())
+            return _EluFunction.apply(x)
+        return _elu_(x)
 
 
 class _EluFunction(torch.autograd.Function):
+    """In place."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, in_place: bool) -> Tensor:
-        if in_place:
-            ctx.mark_dirty(x)
-        result = _elu_(x if in_place else x.clone())
-        ctx.save_for_backward(result)
-        return result
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return _elu_(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (result,) = ctx.saved_tensors
-        return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, result), None
+        return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, result)
 
 
 def _is_dense(x: Tensor) -> bool:

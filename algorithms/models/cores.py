@@ -64,7 +64,7 @@ class _GruLayer(_RecurrentLayer):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if self._packed is not None:
-            projected, recurrent = (matrix(rows).float() for matrix, rows in zip(self._packed, (x, state), strict=True))
+            projected, recurrent = self._packed[0](x).float(), self._packed[1](state).float()
         else:
             projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
             recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()

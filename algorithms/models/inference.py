@@ -7,10 +7,10 @@ distribution,  H = size of the recurrent state (0 without one).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms.models.actor_critic import ActorCritic
 from algorithms.models.packing import Packable, can_pack, input_weights
@@ -46,7 +46,8 @@ class PolicyInference:
         is_on_cpu = self.device.type == "cpu"
         self.received = self._flat if is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
-        self._packed = [layer for layer in model.modules() if isinstance(layer, Packable) and can_pack(self.device)]
+        layers = model.modules() if can_pack(self.device) else ()
+        self._packed = [layer for layer in layers if isinstance(layer, Packable)]
         self._converted = _convert_large_weights(self.model, self._packed)
         self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
@@ -130,7 +131,7 @@ def _convert_large_weights(model: ActorCritic, packed: Sequence[Packable]) -> li
     converted: list[tuple[Tensor, Tensor]] = []
     left_out = input_weights(model)
     for layer in packed:
-        left_out.update(cast(nn.Module, layer).parameters())
+        left_out.update(layer.parameters())
     for name, weight in model.named_parameters():
         # Heads compute in float32; a spectral norm is computed from the weight itself.
         if weight.numel() < _WORTH_CONVERTING or any(part in name for part in ("head", "parametrizations")):

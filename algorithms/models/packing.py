@@ -9,6 +9,7 @@ the plain product, to the rounding of float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -23,6 +24,9 @@ class Packable(Protocol):
 
     def pack(self, dtype: torch.dtype) -> None:
         """Make the packed form of the weights as they are now, in the dtype that the network multiplies in."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """As of any module."""
 
 
 class PackedMatrix:

@@ -86,8 +86,8 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
         batches = 2 * config.learning.num_batches_per_iteration
     if config.learning.train_in_background_thread:
         batches -= config.learning.num_batches_per_iteration
-    waiting = batches * config.learning.batch_size // config.learning.rollout
-    return max(2, math.ceil(waiting / trajectories))
+    columns = batches * config.learning.batch_size // config.learning.rollout
+    return max(2, math.ceil(columns / trajectories))
 
 
 def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:

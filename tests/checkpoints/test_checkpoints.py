@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -295,6 +296,20 @@ def test_a_disk_that_fails_late_leaves_the_older_checkpoints_and_the_next_save_s
             save(tmp_path, "latest", 2, 2, payload(), keep=1)
     assert load_newest_valid(tmp_path).train_step == 1 and len(names(tmp_path)) == 1
     assert load(save(tmp_path, "latest", 3, 3, payload())).train_step == 3
+
+
+def test_neither_the_copy_nor_the_look_at_the_one_before_takes_memory_of_the_process(tmp_path):
+    large = {"x": torch.ones(2**24)}  # 64 MB
+    process = psutil.Process()
+    write(tmp_path, encode("best", 1, 1, {"x": torch.ones(1)}))
+    before, resident = process.memory_info().rss, []
+    for step in (2, 3):
+        encoded = encode("best", step, step, large)
+        resident.append(process.memory_info().rss)
+        write(tmp_path, encoded)
+        resident.append(process.memory_info().rss)
+    assert encoded.archive.size > 64e6 and max(resident) - before < 32e6
+    assert [load(path).train_step for path in list_checkpoints(tmp_path, "best")] == [3]
 
 
 def test_a_folder_that_vanished_is_made_again(tmp_path):
