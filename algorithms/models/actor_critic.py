@@ -9,13 +9,14 @@ Shape letters:  T = time steps,  N = agent rows,  H = state_size,  P = numbers t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.acting import ActingStep
 from algorithms.models.action_distributions import ActionDistribution
 from algorithms.models.api import StepOutput, UnrollOutput
 from algorithms.models.config import ModelConfig
@@ -53,6 +54,8 @@ class ActorCritic(nn.Module):
     state_size: int
     """H of all trunks together, 0 without a recurrent core."""
     returns_normalizer: ReturnsNormalizer | None
+    policy_head: PolicyHead
+    value_head: ValueHead
 
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
@@ -76,9 +79,14 @@ class ActorCritic(nn.Module):
         """Let encoders and cores multiply in this dtype. Weights, heads and what comes out stay float32."""
         self._dtype = dtype
         self.preprocessor.image_dtype = dtype
-        for trunk in cast("Iterable[Trunk]", self._trunks):
+        for trunk in self.trunks:
             if isinstance(trunk.core, RecurrentCore):
                 trunk.core.compute_with(dtype)
+
+    @property
+    def trunks(self) -> Sequence[Trunk]:
+        """The actor's first."""
+        return cast("Sequence[Trunk]", self._trunks)
 
     @property
     def largest_matrix(self) -> int:
@@ -98,15 +106,7 @@ class ActorCritic(nn.Module):
             observations: name -> [N, ...] in the environment's dtypes.
             state: [N, H] after the observation before; zero where an episode begins.
         """
-        prepared = self.preprocessor(observations)
-        with self._autocast(state.device):
-            outputs = [trunk.step(prepared, part) for trunk, part in self._with_states(state)]
-        parameters = self.policy_head(outputs[0][0], self._mask(observations))
-        values = self.value_head(outputs[-1][0])
-        if self.returns_normalizer is not None:
-            values = self.returns_normalizer.denormalize(values)
-        after = outputs[0][1] if len(outputs) == 1 else torch.cat([part for _, part in outputs], 1)
-        return StepOutput(parameters, values, after)
+        return ActingStep(self)(observations, state)
 
     def unroll(self, observations: Mapping[str, Tensor], state: Tensor, fresh: Tensor) -> UnrollOutput:
         """Decide every step of trajectories at once.
@@ -121,9 +121,9 @@ class ActorCritic(nn.Module):
         """
         _require_trajectories(observations, state, fresh)
         prepared = self.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
-        with self._autocast(state.device):
+        with self.autocast(state.device):
             features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
-        parameters = self.policy_head(features[0], self._mask(observations))
+        parameters = self.policy_head(features[0], self.mask_of(observations))
         return UnrollOutput(parameters, self.value_head(features[-1]))
 
     def update_observation_normalizer(self, observations: Mapping[str, Tensor], mask: Tensor) -> None:
@@ -139,16 +139,18 @@ class ActorCritic(nn.Module):
         self.preprocessor.update(observations, mask)
         refresh_spectral_norms(self)
 
-    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Where encoders and cores multiply in `dtype`."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast(device.type, self._dtype)
 
-    def _mask(self, observations: Mapping[str, Tensor]) -> Tensor | None:
+    def mask_of(self, observations: Mapping[str, Tensor]) -> Tensor | None:
+        """The action mask among these observations."""
         return observations[ACTION_MASK] if self.has_action_mask else None
 
     def _with_states(self, state: Tensor) -> Iterable[tuple[Trunk, Tensor]]:
         """Each trunk, the actor's first, with its part of [N, H]."""
         parts = (state,) if len(self._state_sizes) == 1 else state.split(self._state_sizes, -1)
-        return zip(cast("Iterable[Trunk]", self._trunks), parts, strict=True)
+        return zip(self.trunks, parts, strict=True)
 
 
 class Trunk(nn.Module):
@@ -160,11 +162,6 @@ class Trunk(nn.Module):
         self.core = build_core(self.encoder.output_size, config)
         self.output_size = self.core.output_size
         self.state_size = self.core.state_size
-
-    def step(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, ...] per leaf and [N, H] -> features [N, F] and the state after."""
-        features, state = self.core.step(self.encoder(prepared), state)
-        return features.float(), state
 
     def unroll(self, prepared: list[Tensor], state: Tensor, fresh: Tensor) -> Tensor:
         """[T * N, ...] per leaf, [N, H] and [T, N] -> features [T, N, F]."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.packing import PackedKernel, numbers_of
+from algorithms.models.packing import Call, PackedKernel, numbers_of
 
 
 class Conv2d(nn.Conv2d):
@@ -19,6 +19,15 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """[B, channels, height, width] -> the convolution."""
         return super().forward(x) if self._packed is None else self._packed(x)
+
+    @property
+    def is_packed(self) -> bool:
+        """See `packing.Packable`."""
+        return self._packed is not None
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        return [self._packed or self.forward]
 
     def pack(self, dtype: torch.dtype) -> None:
         """See `packing.Packable`."""

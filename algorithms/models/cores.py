@@ -56,6 +56,10 @@ class _RecurrentLayer(nn.Module):
             for gate in weight.data.split(size):
                 initialize(gate, config)
 
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
 
 class _GruLayer(_RecurrentLayer):
     def __init__(self, inputs: int, config: ModelConfig) -> None:
@@ -68,9 +72,10 @@ class _GruLayer(_RecurrentLayer):
         else:
             projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
             recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
-        r_and_z = (projected[:, : 2 * self.size] + recurrent[:, : 2 * self.size]).sigmoid_()
-        r, z = r_and_z.chunk(2, 1)
-        n = torch.addcmul(projected[:, 2 * self.size :], r, recurrent[:, 2 * self.size :]).tanh_()
+        gates = (2 * self.size, self.size)
+        (projected_gates, projected_n), (gates_before, n_before) = projected.split(gates, 1), recurrent.split(gates, 1)
+        r, z = (projected_gates + gates_before).sigmoid_().chunk(2, 1)
+        n = torch.addcmul(projected_n, r, n_before).tanh_()
         h = torch.lerp(n, state, z)
         return h, h
 

@@ -65,7 +65,10 @@ class PolicyHead(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """[..., F], [..., M] or None -> [..., P] float32."""
-        parameters = self.layer(features).float()
+        return self.finish(self.layer(features).float(), mask)
+
+    def finish(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """What `layer` gave, and a mask -> [..., P]."""
         if self.learned_log_std is not None:
             learned = self.learned_log_std.expand(*parameters.shape[:-1], -1)
             parameters = torch.cat((parameters, learned), -1).index_select(-1, self._order)

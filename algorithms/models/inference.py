@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algorithms.models.acting import ActingStep
 from algorithms.models.actor_critic import ActorCritic
 from algorithms.models.packing import Packable, can_pack, input_weights
 from algorithms.models.parameters import flatten
@@ -43,8 +44,8 @@ class PolicyInference:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
         self._flat = flatten(self.model)
-        is_on_cpu = self.device.type == "cpu"
-        self.received = self._flat if is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
+        self._is_on_cpu = self.device.type == "cpu"
+        self.received = self._flat if self._is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
         layers = model.modules() if can_pack(self.device) else ()
         self._packed = [layer for layer in layers if isinstance(layer, Packable)]
@@ -65,10 +66,11 @@ class PolicyInference:
             fresh: [N] uint8, 1: the observation is the first of an episode.
             deterministic: Take the most likely action instead of sampling.
         """
-        rows, fresh = rows.to(self.device), fresh.to(self.device)
-        observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
+        if not self._is_on_cpu:
+            rows, fresh = rows.to(self.device), fresh.to(self.device)
+            observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
         before = self._recall(rows, fresh)
-        parameters, values, after = self.model.act(observations, before)
+        parameters, values, after = self._step(observations, before)
         if self.model.state_size:
             self._state.index_copy_(0, rows, after)
         distribution = self.model.distribution
@@ -105,6 +107,7 @@ class PolicyInference:
             layer.pack(self.model.dtype)
         for weight, source in self._converted:
             weight.copy_(source)
+        self._step = ActingStep(self.model)
 
     def _recall(self, rows: Tensor, fresh: Tensor) -> Tensor:
         """[N, H], zero where fresh."""
@@ -113,7 +116,7 @@ class PolicyInference:
         return self._state.index_select(0, rows) * (fresh == 0).unsqueeze(1)
 
     def _on_cpu(self, result: InferenceResult) -> InferenceResult:
-        if self.device.type == "cpu":
+        if self._is_on_cpu:
             return result
         # One transfer instead of five: each waits for the device.
         widths = [field.shape[1] if field.dim() == 2 else 1 for field in result]

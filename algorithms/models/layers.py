@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from algorithms.models.acting import calls_of
 from algorithms.models.activations import Elu
 from algorithms.models.config import ModelConfig
 from algorithms.models.convolutions import Conv2d, PixelConv
-from algorithms.models.packing import InputLinear, Linear
+from algorithms.models.packing import Call, InputLinear, Linear
 from envs.api import ObservationLeaf
 
 # As fast as more at once, and what lives only during the backward pass is a fraction.
@@ -54,6 +55,10 @@ class FlattenImage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, channels, height, width] -> [B, height * width * channels]."""
         return x.permute(0, 2, 3, 1).flatten(1)
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        return [self.forward]
 
 
 def pixel_conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> PixelConv:
@@ -131,6 +136,10 @@ class ConvStack(nn.Module):
         if len(x) <= _IMAGES_AT_ONCE:
             return self.layers(x)
         return torch.cat([self.layers(part) for part in x.split(_IMAGES_AT_ONCE)])
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`; all images at once, for nothing is kept for a gradient."""
+        return calls_of(self.layers)
 
 
 def _initialize_layer(layer: nn.Linear | nn.Conv2d, config: ModelConfig) -> None:

@@ -86,7 +86,12 @@ class ReturnsNormalizer(RunningMoments):
 
     def denormalize(self, x: Tensor) -> Tensor:
         """Normalised -> units of reward."""
-        return torch.addcmul(self.mean, x, self._deviation())
+        scale, shift = self.scale_and_shift()
+        return torch.addcmul(shift, x, scale)
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """What `denormalize` multiplies with and adds."""
+        return self._deviation(), self.mean
 
     def _deviation(self) -> Tensor:
         # While all returns are equal, as before the first sparse reward, nothing is blown up more than 100 times.

@@ -9,11 +9,13 @@ the plain product, to the rounding of float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+Call = Callable[[Tensor], Tensor]
 
 _WORTH_PACKING = 16_384  # numbers in a matrix
 
@@ -21,6 +23,10 @@ _WORTH_PACKING = 16_384  # numbers in a matrix
 @runtime_checkable
 class Packable(Protocol):
     """A layer that keeps a packed form of its weights, and acts with it once there is one."""
+
+    @property
+    def is_packed(self) -> bool:
+        """It acts with the packed form."""
 
     def pack(self, dtype: torch.dtype) -> None:
         """Make the packed form of the weights as they are now, in the dtype that the network multiplies in."""
@@ -32,18 +38,21 @@ class Packable(Protocol):
 class PackedMatrix:
     """A matrix [G, F] with its bias [G], to multiply rows with."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """Of the numbers as they are now."""
-        self._dtype = dtype
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, result_dtype: torch.dtype | None = None
+    ) -> None:
+        """Of the numbers as they are now; the result comes in another dtype where one is given."""
+        self._dtype, self._result_dtype = dtype, result_dtype or dtype
+        self._multiply = torch.ops.mkldnn._linear_pointwise.default
         self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), None)
         self._bias = _copied(bias, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[N, F] -> [N, G], in this matrix's dtype."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x.to(self._dtype), self._weight, self._bias, "none", [], ""
-        )
-        return product
+        """[N, F] -> [N, G]."""
+        if x.dtype != self._dtype:
+            x = x.to(self._dtype)
+        product: Tensor = self._multiply(x, self._weight, self._bias, "none", [], "")
+        return product if self._result_dtype == self._dtype else product.to(self._result_dtype)
 
 
 class PackedKernel:
@@ -53,14 +62,15 @@ class PackedKernel:
         """Of the numbers as they are now; `weight` stands in for the layer's."""
         self._dtype = dtype
         self._geometry = (layer.padding, layer.stride, layer.dilation, layer.groups)
+        self._convolve = torch.ops.mkldnn._convolution_pointwise.default
         self._weight: Tensor = torch.ops.mkldnn._reorder_convolution_weight(weight.detach().to(dtype), *self._geometry)
         self._bias = _copied(layer.bias, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, channels, height, width] -> the convolution, in this kernel's dtype."""
-        result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            numbers_of(x, self._dtype), self._weight, self._bias, *self._geometry, "none", [], "",
-        )  # fmt: skip
+        if x.dtype != self._dtype:
+            x = numbers_of(x, self._dtype)
+        result: Tensor = self._convolve(x, self._weight, self._bias, *self._geometry, "none", [], "")
         return result
 
 
@@ -72,6 +82,15 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         return super().forward(x) if self._packed is None else self._packed(x)
+
+    @property
+    def is_packed(self) -> bool:
+        """See `Packable`."""
+        return self._packed is not None
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        return [self._packed or self.forward]
 
     def pack(self, dtype: torch.dtype) -> None:
         """See `Packable`; small layers stay as they are."""
@@ -88,6 +107,8 @@ class InputLinear(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], which are in the dtype of the others."""
+        if self._packed is not None:
+            return self._packed(x)
         kind = x.device.type
         if not torch.is_autocast_enabled(kind):
             return super().forward(x)
@@ -96,8 +117,8 @@ class InputLinear(Linear):
 
     def pack(self, dtype: torch.dtype) -> None:
         """See `Packable`; in float32."""
-        del dtype
-        super().pack(torch.float32)
+        if self.weight.numel() >= _WORTH_PACKING:
+            self._packed = PackedMatrix(self.weight, self.bias, torch.float32, dtype)
 
 
 def numbers_of(pixels: Tensor, dtype: torch.dtype) -> Tensor:

@@ -110,7 +110,12 @@ def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     policy.adopt_received()
     (layer,) = (layer for layer in policy.model.modules() if isinstance(layer, InputLinear))
     x = 1000.0 + torch.randn(2, 100)
-    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-2)
+    exact = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    rounded_result = {"rtol": 2**-8, "atol": 1e-2}
+    torch.testing.assert_close(layer(x).float(), exact, **rounded_result)
+    rounded_input = torch.nn.functional.linear(x.bfloat16().float(), layer.weight, layer.bias)
+    with pytest.raises(AssertionError, match="not close"):
+        torch.testing.assert_close(rounded_input, exact, **rounded_result)
 
 
 def test_an_embedding_is_neither_packed_nor_rounded():

@@ -6,8 +6,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from algorithms.models.acting import calls_of
 from algorithms.models.config import ModelConfig
 from algorithms.models.layers import fully_connected
+from algorithms.models.packing import Call
 from envs.api import ObservationLeaf
 
 
@@ -25,3 +27,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, numbers] -> [B, output_size]."""
         return self.layers(x)
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        return calls_of(self.layers)

@@ -1,0 +1,101 @@
+"""Acting as a list of calls: the numbers of the modules that it was made of, for the weights as they were then."""
+
+import pytest
+import torch
+from torch import nn
+
+from algorithms.models.acting import ActingStep, calls_of
+from algorithms.models.actor_critic import build_actor_critic
+from algorithms.models.config import ModelConfig
+from algorithms.models.packing import Packable, can_pack
+from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+
+IMAGE = ObservationLeaf("obs", (3, 72, 128), "uint8", "image")
+VECTOR = ObservationLeaf("speed", (5,), "float32", "vector")
+needs_packing = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="this torch packs no weights")
+
+
+def build(*leaves, **options):
+    torch.manual_seed(0)
+    spec = EnvSpec(leaves, (ActionLeaf("discrete", 4),), 1)
+    model = build_actor_critic(ModelConfig(obs_scale=255.0, **options), spec).requires_grad_(False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return model
+
+
+def pack(model):
+    for layer in model.modules():
+        if isinstance(layer, Packable):
+            layer.pack(model.dtype)
+
+
+def observe(*leaves):
+    generator = torch.Generator().manual_seed(1)
+    return {
+        leaf.name: torch.randint(0, 256, (3, *leaf.shape), dtype=torch.uint8, generator=generator)
+        if leaf is IMAGE
+        else torch.randn(3, *leaf.shape, generator=generator)
+        for leaf in leaves
+    }
+
+
+@needs_packing
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("leaves", [(IMAGE,), (IMAGE, VECTOR)], ids=["image", "image and vector"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
+    model = build(*leaves, precision=precision, encoder="conv_simple", actor_critic_share_weights=shared)
+    observations, state = observe(*leaves), torch.randn(3, model.state_size)
+    plain = model.act(observations, state)
+    pack(model)
+    packed = ActingStep(model)(observations, state)
+    tolerance = 1e-4 if precision == "fp32" else 0.03
+    for mine, expected in zip(packed, plain, strict=True):
+        assert mine.dtype == torch.float32 and expected.abs().max() > 0.05
+        torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
+
+
+@needs_packing
+@pytest.mark.parametrize(
+    ("leaves", "options", "is_entered"),
+    [((IMAGE,), {"hidden_size": 512}, False), ((IMAGE, VECTOR), {"mlp_layers": "16,16"}, True)],
+    ids=["all layers large", "small ones"],
+)
+def test_autocast_is_entered_only_for_layers_that_are_not_packed(monkeypatch, leaves, options, is_entered):
+    model, entered = build(*leaves, precision="bf16", **options), []
+    pack(model)
+    autocast = model.autocast
+    monkeypatch.setattr(model, "autocast", lambda device: entered.append(device) or autocast(device))
+    ActingStep(model)(observe(*leaves), torch.zeros(3, model.state_size))
+    assert bool(entered) == is_entered
+
+
+def test_what_it_computes_holds_until_it_is_made_anew():
+    model = build(VECTOR, normalize_returns=True)
+    observations, state = observe(VECTOR), torch.zeros(3, model.state_size)
+    step = ActingStep(model)
+    before = step(observations, state)
+    with torch.no_grad():
+        model.value_head.layer.bias.add_(1.0)
+    model.returns_normalizer.update(10.0 * torch.randn(1000) + 5.0, torch.ones(1000, dtype=torch.bool))
+    assert torch.equal(step(observations, state).values, before.values)
+    scale, shift = model.returns_normalizer.scale_and_shift()
+    assert scale > 9.0 and shift.abs() > 1.0
+    raw = model.unroll({"speed": observations["speed"][None]}, state, torch.zeros(1, 3)).values[0]
+    torch.testing.assert_close(ActingStep(model)(observations, state).values, raw * scale + shift)
+
+
+def test_modules_that_tell_nothing_of_their_insides_are_called_as_a_whole():
+    class Unknown(nn.Module):
+        def forward(self, x):
+            return x + 1.0
+
+    unknown, seen = Unknown(), []
+    unknown.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    calls = calls_of(nn.Sequential(nn.Sequential(unknown, nn.ReLU()), unknown))
+    x = torch.tensor([-3.0, 1.0])
+    for call in calls:
+        x = call(x)
+    assert x.tolist() == [1.0, 3.0] and len(calls) == 3 and len(seen) == 2
