@@ -131,23 +131,20 @@ class PolicyCore:
         split = slabs.actor * sizes.splits + slabs.split
         block = split * sizes.blocks + slabs.block
         chunk, offset = np.divmod(slabs.step, sizes.recurrence)
-        observed = _spread(block * (sizes.rollout + 1) + slabs.step, lanes)
-        rows = Rows(
-            observed=observed,
-            decided=_spread(block * sizes.rollout + slabs.step, lanes),
-            agent=_spread(split, lanes),
-            stored=np.repeat(offset == 0, len(lanes)),
-            state=_spread(block * (sizes.rollout // sizes.recurrence) + chunk, lanes),
+        slab_of = np.stack(
+            (
+                block * (sizes.rollout + 1) + slabs.step,
+                block * sizes.rollout + slabs.step,
+                split,
+                block * (sizes.rollout // sizes.recurrence) + chunk,
+            )
         )
+        observed, decided, agent, state = (slab_of[:, :, None] * len(lanes) + lanes).reshape(len(slab_of), -1)
+        rows = Rows(observed, decided, agent, np.repeat(offset == 0, len(lanes)), state)
         if sizes.policies == 1:
             return rows
         mine = self._policy_id[observed] == self._policy
         return Rows(*(part[mine] for part in rows))
-
-
-def _spread(slab: NDArray[np.int64], lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of every agent row of each slab: [R] -> [R * E]."""
-    return (slab[:, None] * len(lanes) + lanes).reshape(-1)
 
 
 def _flat(array: NDArray[np.generic], leading: int) -> Tensor:

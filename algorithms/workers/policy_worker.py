@@ -58,7 +58,7 @@ class PolicyWorker(Worker):
         if self.start.generation > 0:
             self._recall(slabs)
         self._core.answer(slabs)
-        for actor in np.unique(slabs.actor).tolist():
+        for actor in set(slabs.actor.tolist()):
             self._actor_bells[actor].ring()
 
     def _recall(self, slabs: Slabs) -> None:
