@@ -112,19 +112,6 @@ def lower_priority(niceness: int) -> None:
         log.warning("niceness %d needs more rights than this user has; going on without it", niceness)
 
 
-def interrupt_nobody() -> None:
-    """When woken, wait until whoever has the core sleeps or has had its share, where the system can be told so.
-
-    Processes that are started from now on inherit it.
-    """
-    if not hasattr(os, "SCHED_BATCH"):
-        return
-    try:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except OSError as error:  # a container may forbid it, and everything works without
-        log.debug("this process goes on interrupting others when woken: %s", error)
-
-
 def mark_descendants(variable: str) -> None:
     """Let everything that this process starts from now on carry its process id in its environment."""
     os.environ[variable] = str(os.getpid())

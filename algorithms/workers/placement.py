@@ -5,10 +5,6 @@ it: a ViZDoom worker pinned together with its engine steps three times as fast a
 are left to the scheduler, which moves them to whatever core waits: on two cores, CartPole with pinned actors left a
 sixth of the machine idle and made 34k frames per second against 42k.
 
-Such an actor and its engines also wait for their turns: ViZDoom wakes the other side while it still holds what that
-waits for, so a process that is given the core at once gives it back, twice per tic. Letting the one that rings go on
-until it sleeps halves the switches, from 15.5 to 8.0 a step, and a step of one actor alone takes 203 us, not 245.
-
 Where such actors only play, and no learner moves from core to core, policy workers have cores of their own: whoever
 computes for milliseconds on the core of an actor delays each of the hundreds of hand-overs between it and its engines.
 On two cores doom_basic played 12.0k frames per second that way against 9.0k; with a learner it made 4.8k against 6.4k.
@@ -28,7 +24,6 @@ class Placement(NamedTuple):
     threads: int
     niceness: int
     gpu: int | None = None  # the only one that an actor's simulator may see
-    takes_turns: bool = False  # with engines: whoever is woken waits until the one that woke it sleeps
 
 
 def place_actor(
@@ -37,8 +32,7 @@ def place_actor(
     """One core per actor, in turn, none that is `taken`; one GPU for its environments where any are to be used."""
     cores = [core for core in usable_cores() if core not in taken]
     gpu = gpus[index % len(gpus)] if gpus else None
-    chosen = (cores[index % len(cores)],) if pinned else ()
-    return Placement(chosen, threads=1, niceness=niceness, gpu=gpu, takes_turns=pinned)
+    return Placement((cores[index % len(cores)],) if pinned else (), threads=1, niceness=niceness, gpu=gpu)
 
 
 def place_torch_worker(threads: int, sharing: int, niceness: int) -> Placement:

@@ -186,8 +186,6 @@ def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     processes.mark_descendants(WORKER_VARIABLE)
     processes.pin_to_cores(start.placement.cores)
     processes.lower_priority(start.placement.niceness)
-    if start.placement.takes_turns:
-        processes.interrupt_nobody()
     if start.placement.gpu is not None:
         processes.show_one_gpu(start.placement.gpu)
     faulthandler.enable()

@@ -131,26 +131,6 @@ def test_a_process_is_pinned_to_its_cores(start):
     assert everywhere == [str(core) for core in cores]
 
 
-def test_who_interrupts_nobody_starts_processes_that_do_not_either(start):
-    code = """
-import subprocess
-processes.interrupt_nobody()
-ask = "import os; print(os.sched_getscheduler(0))"
-child = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
-print(os.sched_getscheduler(0), child.stdout.strip(), flush=True)
-"""
-    assert start(code)[1] == [str(os.SCHED_BATCH)] * 2
-
-
-def test_where_that_is_forbidden_a_process_goes_on(monkeypatch):
-    def forbidden(*arguments):
-        raise PermissionError("not here")
-
-    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
-    processes.interrupt_nobody()
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
 def test_niceness_is_added(start):
     assert start("processes.lower_priority(4); print(os.nice(0), flush=True)")[1] == [str(os.nice(0) + 4)]
     assert start("processes.lower_priority(0); print(os.nice(0), flush=True)")[1] == [str(os.nice(0))]

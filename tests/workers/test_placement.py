@@ -17,7 +17,7 @@ def cores(monkeypatch):
 def test_actors_take_the_usable_cores_in_turn(cores):
     cores(2, 5, 7)
     assert [place_actor(index, True, 3).cores for index in range(5)] == [(2,), (5,), (7,), (2,), (5,)]
-    assert place_actor(4, True, 3) == Placement((5,), threads=1, niceness=3, takes_turns=True)
+    assert place_actor(4, True, 3) == Placement((5,), threads=1, niceness=3)
 
 
 def test_actors_take_the_gpus_of_the_option_in_turn(cores):

@@ -177,10 +177,9 @@ def test_sampling_can_be_ended_alone(crew):
 
 def test_a_worker_is_where_it_was_placed_and_called_what_it_is(crew):
     core = usable_cores()[-1]
-    worker = crew.broken("Idle", name="actor-05", placement=Placement((core,), 1, 3, takes_turns=True))
+    worker = crew.broken("Idle", name="actor-05", placement=Placement((core,), 1, 3))
     crew.ready("actor-05")
     assert os.sched_getaffinity(worker.pid) == {core}
-    assert os.sched_getscheduler(worker.pid) == os.SCHED_BATCH
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 3
     assert Path(f"/proc/{worker.pid}/cmdline").read_text().startswith("actor-05")
 
