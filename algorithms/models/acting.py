@@ -26,17 +26,29 @@ Heads = Callable[[Tensor, "Tensor | None"], tuple[Tensor, Tensor]]
 
 @runtime_checkable
 class Flat(Protocol):
-    """A module that is no more than some calls, one after the other."""
+    """A module that is no more than some calls, one after the other.
+
+    A subclass with a `forward` of its own is one again when it has `calls` of its own.
+    """
 
     def calls(self) -> list[Call]:
         """What `forward` does to one tensor, with the weights as they are packed now."""
 
 
 def calls_of(module: nn.Module) -> list[Call]:
-    """What a module does to one tensor, without the modules in between where it tells of them."""
-    if isinstance(module, nn.Sequential):
+    """What a module does to one tensor, without the modules in between where it tells of them and nobody hooks in."""
+    kind = type(module)
+    if module._forward_hooks or module._forward_pre_hooks:
+        return [module]
+    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
         return [call for layer in module for call in calls_of(layer)]
-    return module.calls() if isinstance(module, Flat) else [module]
+    if isinstance(module, Flat) and issubclass(_definer(kind, "calls"), _definer(kind, "forward")):
+        return module.calls()
+    return [module]
+
+
+def _definer(kind: type, name: str) -> type:
+    return next(base for base in kind.__mro__ if name in vars(base))
 
 
 class ActingStep:

@@ -40,6 +40,7 @@ class PixelConv(Conv2d):
     It divides them by `scale`, by way of its weight: thousands of numbers, not millions.
     """
 
+    calls = Conv2d.calls
     scale: float = 1.0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -105,6 +105,8 @@ class InputLinear(Linear):
     are as wide as the network.
     """
 
+    calls = Linear.calls
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], which are in the dtype of the others."""
         if self._packed is not None:

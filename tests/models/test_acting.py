@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from algorithms.models.acting import ActingStep, calls_of
+from algorithms.models.activations import Elu
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.packing import Packable, can_pack
@@ -87,15 +88,50 @@ def test_what_it_computes_holds_until_it_is_made_anew():
     torch.testing.assert_close(ActingStep(model)(observations, state).values, raw * scale + shift)
 
 
-def test_modules_that_tell_nothing_of_their_insides_are_called_as_a_whole():
-    class Unknown(nn.Module):
-        def forward(self, x):
-            return x + 1.0
+class PlusOne(nn.Module):
+    def forward(self, x):
+        return x + 1.0
 
-    unknown, seen = Unknown(), []
-    unknown.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    calls = calls_of(nn.Sequential(nn.Sequential(unknown, nn.ReLU()), unknown))
-    x = torch.tensor([-3.0, 1.0])
+
+class Doubled(Elu):
+    def forward(self, x):
+        return 2.0 * super().forward(x)
+
+
+def run(calls, *numbers):
+    x = torch.tensor(numbers)
     for call in calls:
         x = call(x)
-    assert x.tolist() == [1.0, 3.0] and len(calls) == 3 and len(seen) == 2
+    return x.tolist()
+
+
+def test_modules_that_tell_nothing_of_their_insides_are_called_as_a_whole():
+    layers = nn.Sequential(nn.Sequential(PlusOne(), nn.ReLU()), PlusOne())
+    calls = calls_of(layers)
+    assert len(calls) == 3 and run(calls, -3.0, 1.0) == [1.0, 3.0]
+
+
+def test_a_subclass_that_does_more_is_asked_itself():
+    assert run(calls_of(nn.Sequential(Elu(), Doubled())), 1.0, 3.0) == [2.0, 6.0]
+
+    class Backwards(nn.Sequential):
+        def forward(self, x):
+            return -super().forward(x)
+
+    assert run(calls_of(Backwards(PlusOne())), 1.0) == [-2.0]
+
+
+def test_hooks_are_called():
+    seen, layers = [], nn.Sequential(Elu(), PlusOne())
+    layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.tolist()))
+    layers[1].register_forward_pre_hook(lambda module, inputs: (10.0 * inputs[0],))
+    assert run(calls_of(layers), 1.0) == [11.0] and seen == [[1.0]]
+
+
+@needs_packing
+def test_every_layer_of_ours_is_one_call():
+    model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
+    pack(model)
+    image, vector = (calls_of(encoder) for encoder in model.trunks[0].encoder.encoders)
+    assert [type(call).__name__ for call in image] == ["PackedKernel", "method"] * 3 + ["method"]
+    assert [type(call).__name__ for call in vector] == ["method", "method", "PackedMatrix", "method"]
