@@ -13,11 +13,10 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from algorithms.config import TrainConfig
 from algorithms.memory.blocks import LearnerBlocks
@@ -36,6 +35,7 @@ from algorithms.workers.doorbells import Doorbell
 from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.policy_core import PolicyCore
+from envs.adapters import step_arrays
 from envs.api import EnvContext, EnvSpec, StepArrays
 from envs.registry import make_batch_env, resolve
 from envs.spaces import random_actions
@@ -275,18 +275,10 @@ def _median_time(work: Callable[[], object], seconds: float) -> float:
 
 
 def _scratch(rows: int, spec: EnvSpec) -> StepArrays:
-    def of(dtype: Any) -> NDArray[Any]:
-        return np.zeros(rows, dtype)
-
-    observations = {leaf.name: np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.observations}
-    return StepArrays(
-        observations,
-        fresh=of(np.uint8),
-        final=of(np.uint8),
-        active=of(np.uint8),
-        rewards=of(np.float32),
-        terminated=of(np.uint8),
-        truncated=of(np.uint8),
-        frames=of(np.int32),
-        crashed=of(np.uint8),
-    )
+    """Laid out as in blocks: the channels of an image are neighbours in memory."""
+    out = step_arrays(spec, rows // spec.agents_per_env)
+    for leaf in spec.observations:
+        if leaf.kind == "image":
+            channels, height, width = leaf.shape
+            out.observations[leaf.name] = np.zeros((rows, height, width, channels), leaf.dtype).transpose(0, 3, 1, 2)
+    return out
