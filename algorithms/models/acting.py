@@ -26,13 +26,13 @@ Heads = Callable[[Tensor, "Tensor | None"], tuple[Tensor, Tensor]]
 
 @runtime_checkable
 class Flat(Protocol):
-    """A module that is no more than some calls, one after the other.
+    """A module around others that is no more than their calls, one after the other.
 
     A subclass with a `forward` of its own is one again when it has `calls` of its own.
     """
 
     def calls(self) -> list[Call]:
-        """What `forward` does to one tensor, with the weights as they are packed now."""
+        """What `forward` does to one tensor."""
 
 
 def calls_of(module: nn.Module) -> list[Call]:
@@ -44,7 +44,7 @@ def calls_of(module: nn.Module) -> list[Call]:
         return [call for layer in module for call in calls_of(layer)]
     if isinstance(module, Flat) and issubclass(_definer(kind, "calls"), _definer(kind, "forward")):
         return module.calls()
-    return [module]
+    return [module.forward]
 
 
 def _definer(kind: type, name: str) -> type:

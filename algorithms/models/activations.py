@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.packing import Call
-
 _WORTH_IT = 16_384  # numbers; below, the calls take longer than the numbers
 _PIECE = 262_144  # numbers at a time, so that intermediate results stay in a cache
 _LOG2_E = math.log2(math.e)
@@ -30,10 +28,6 @@ class Elu(nn.Module):
     def __init__(self, *, in_place: bool = False) -> None:
         super().__init__()
         self.in_place = in_place
-
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
-        return [self.forward]
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape and dtype."""
@@ -67,7 +61,7 @@ def _is_dense(x: Tensor) -> bool:
 
 def _elu_(x: Tensor) -> Tensor:
     flat = x.detach().as_strided((x.numel(),), (1,))
-    for piece in flat.split(_PIECE) if len(flat) > _PIECE else (flat,):
+    for piece in flat.split(_PIECE):
         exact = piece.float()
         negative = exact.clamp_max(0.0).mul_(_LOG2_E).exp2_().sub_(1.0)
         piece.copy_(torch.maximum(exact, negative, out=negative))

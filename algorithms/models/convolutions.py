@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.packing import Call, PackedKernel, numbers_of
+from algorithms.models.packing import PackedKernel, numbers_of
 
 
 class Conv2d(nn.Conv2d):
@@ -25,10 +25,6 @@ class Conv2d(nn.Conv2d):
         """See `packing.Packable`."""
         return self._packed is not None
 
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
-        return [self._packed or self.forward]
-
     def pack(self, dtype: torch.dtype) -> None:
         """See `packing.Packable`."""
         self._packed = PackedKernel(self, self.weight, dtype)
@@ -40,7 +36,6 @@ class PixelConv(Conv2d):
     It divides them by `scale`, by way of its weight: thousands of numbers, not millions.
     """
 
-    calls = Conv2d.calls
     scale: float = 1.0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -56,10 +56,6 @@ class FlattenImage(nn.Module):
         """[B, channels, height, width] -> [B, height * width * channels]."""
         return x.permute(0, 2, 3, 1).flatten(1)
 
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
-        return [self.forward]
-
 
 def pixel_conv(inputs: int, outputs: int, kernel: int, stride: int, config: ModelConfig, padding: int = 0) -> PixelConv:
     """The first convolution of an encoder, which is given pixels that are not divided by `obs_scale` yet."""

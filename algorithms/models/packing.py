@@ -88,10 +88,6 @@ class Linear(nn.Linear):
         """See `Packable`."""
         return self._packed is not None
 
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
-        return [self._packed or self.forward]
-
     def pack(self, dtype: torch.dtype) -> None:
         """See `Packable`; small layers stay as they are."""
         if self.weight.numel() >= _WORTH_PACKING:
@@ -104,8 +100,6 @@ class InputLinear(Linear):
     With the 8 bits of bf16, a position of 1000 could not be told from one of 1003. It is a small layer: the others
     are as wide as the network.
     """
-
-    calls = Linear.calls
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], which are in the dtype of the others."""

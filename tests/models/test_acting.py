@@ -133,5 +133,10 @@ def test_every_layer_of_ours_is_one_call():
     model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
     pack(model)
     image, vector = (calls_of(encoder) for encoder in model.trunks[0].encoder.encoders)
-    assert [type(call).__name__ for call in image] == ["PackedKernel", "method"] * 3 + ["method"]
-    assert [type(call).__name__ for call in vector] == ["method", "method", "PackedMatrix", "method"]
+    assert [type(call.__self__).__name__ for call in image] == [
+        "PixelConv",
+        "Elu",
+        *["Conv2d", "Elu"] * 2,
+        "FlattenImage",
+    ]
+    assert [type(call.__self__).__name__ for call in vector] == ["InputLinear", "Elu", "Linear", "Elu"]
