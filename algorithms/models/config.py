@@ -78,8 +78,8 @@ class ModelConfig:
     precision: str = option(
         "auto",
         "Numbers that encoders and recurrent cores compute with; weights, the layer that reads vector observations, "
-        "heads and losses are fp32 in any case. bf16 is about twice as fast on GPUs and on CPUs with AMX or "
-        "AVX512_BF16; auto: bf16 there for images and, on such a CPU, for layers of 512 by 256 and more, else fp32",
+        "heads and losses are fp32 in any case. bf16 is about twice as fast on GPUs, CPUs with AMX and AMD's with "
+        "AVX512_BF16; auto: bf16 there for images and, on a CPU, for layers of 512 by 256 and more, else fp32",
         choices=("auto", "fp32", "bf16"),
     )
     obs_subtract_mean: float = option(0.0, "Subtracted from every pixel of an image before the division by obs_scale")

@@ -27,10 +27,15 @@ def compute_dtype(precision: str, device: torch.device, reads_images: bool, larg
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """The device multiplies bf16 matrices faster than float32 ones: GPUs since Ampere, CPUs with AMX or AVX512_BF16."""
+    """The device multiplies bf16 matrices faster than float32 ones.
+
+    GPUs since Ampere do, and CPUs with AMX. With AVX512_BF16 alone AMD's are twice as fast as in float32, Intel's half
+    as fast: CartPole, Breakout and doom_basic train 1.3 to 1.4 times as fast in float32 there.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu":
         return False
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
+    is_from_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
+    return bool(capabilities.get("amx_bf16") or (is_from_amd and capabilities.get("avx512_bf16")))
