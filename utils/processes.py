@@ -81,6 +81,20 @@ def pin_to_cores(cores: Iterable[int]) -> None:
         os.sched_setaffinity(0, wanted)
 
 
+def move_to_cores(cores: Iterable[int]) -> None:
+    """Run only on these cores from now on, with all threads and all descendants, where the system can be told so."""
+    wanted = set(cores)
+    if not wanted or not hasattr(os, "sched_setaffinity"):
+        return
+    this = psutil.Process()
+    for process in [this, *this.children(recursive=True)]:
+        # Processes and threads end while they are listed; and one that is not ours to move stays where it is.
+        with contextlib.suppress(psutil.Error):
+            for thread in process.threads():
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(thread.id, wanted)
+
+
 def usable_cores() -> list[int]:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -118,9 +118,9 @@ def header_arrays(sizes: Sizes) -> list[ArraySpec]:
     of_policy = (sizes.policies, *block)
     return [
         ArraySpec("filling_sequence", block, "i8", "actor", "learner, driver", "rollout that the block was begun for"),
-        ArraySpec("ready_sequence", block, "i8", "actor", "learner, driver", "rollout that the block holds completely"),
+        ArraySpec("ready_sequence", block, "i8", "actor", "all others", "rollout that the block holds completely"),
         ArraySpec("taking_sequence", of_policy, "i8", "learner", "driver", "rollout whose columns are being taken"),
-        ArraySpec("taken_sequence", of_policy, "i8", "learner", "actor, driver", "rollout that is no longer needed"),
+        ArraySpec("taken_sequence", of_policy, "i8", "learner", "all others", "rollout that is no longer needed"),
         ArraySpec("generation", block, "i4", "actor", "driver", "incarnation of the actor that began the rollout"),
     ]
 
@@ -156,7 +156,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("restarts", process, "i8", "driver", "driver", "how often the worker was replaced"),
         ArraySpec("quarantined", (sizes.actors,), "u1", "driver", "learner", "1: the actor is not replaced any more"),
         ArraySpec("policy_begun", (sizes.policies,), "u1", "driver", "learner", "1: the driver knows where it began"),
-        ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "driver", "seconds per stage"),
+        ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "all others", "seconds per stage"),
         ArraySpec("tallies", (sizes.processes, NUM_TALLIES), "i8", "each", "driver", "events per kind"),
     ]
 

@@ -67,6 +67,7 @@ class PolicyRequests:
         self._answered = arrays["answered"][policy][mine]
         self._block = arrays["request_block"][mine]
         self._step = arrays["request_step"][mine]
+        self._ready, self._taken = arrays["ready_sequence"][mine], arrays["taken_sequence"][:, mine]
 
     @property
     def num_splits(self) -> int:
@@ -76,6 +77,10 @@ class PolicyRequests:
     def count(self) -> int:
         """Requests open now."""
         return int(np.count_nonzero(self._asked > self._answered))
+
+    def count_without_block(self) -> int:
+        """Splits that have filled all of their blocks: they ask again when a learner has taken one."""
+        return int(np.count_nonzero((self._ready > self._taken).any(0).all(-1)))
 
     def open(self) -> Slabs:
         """Every open request."""

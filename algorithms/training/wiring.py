@@ -19,7 +19,7 @@ from algorithms.training.experiment import Experiment
 from algorithms.workers.doorbells import Doorbell
 from algorithms.workers.incarnations import Recipe
 from algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob
-from algorithms.workers.placement import apart, place_actor, place_torch_worker
+from algorithms.workers.placement import apart, beside_learner, place_actor, place_torch_worker
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
 from envs.registry import ResolvedEnv, resolve
@@ -189,6 +189,9 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
     is_pinned, gpus = config.workers.set_workers_cpu_affinity and env.family.has_engine, config.workers.actor_gpus
     if is_pinned and config.run.sampler_only and device == "cpu":
         policy_places = apart(policy_place, policies * per_policy)
+    # Where learner and actors take turns, neither is in the other's way.
+    is_learned_beside = is_pinned and device == "cpu" and policies == 1 and not holds_blocks(config)
+    beside = beside_learner(learner_place.threads) if is_learned_beside and not config.run.sampler_only else ()
     taken = tuple(core for place in policy_places for core in place.cores)
     workers = []
     for policy in by_policy:
@@ -199,10 +202,10 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
         seed = seeds.of("policy_worker", policy, index)
         job = PolicyJob(policy, index, per_policy, spec, config.model, device, seed)
         process = actors + policy * per_policy + index
-        place = policy_places[policy * per_policy + index]
+        place = policy_places[policy * per_policy + index]._replace(beside=beside)
         workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, place))
     for index in range(actors):
-        actor_place = place_actor(index, is_pinned, niceness, gpus, taken)
+        actor_place = place_actor(index, is_pinned, niceness, gpus, taken)._replace(beside=beside)
         workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, env, index, seeds), actor_place))
     return workers
 

@@ -17,6 +17,7 @@ from algorithms.sampling.config import SamplingConfig
 from algorithms.sampling.env_split import EnvSplit
 from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.workers.jobs import ActorJob
+from algorithms.workers.placement import Retreat
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from envs.api import BatchEnv, EnvContext
 from envs.faults import FaultKeeper
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 class ActorWorker(Worker):
     """Steps environments; owns no policy, computes no gradient, never imports torch.
 
-    Reads:   answered counters (policy workers), free blocks (learners), commands (driver)
+    Reads:   answered counters (policy workers), free blocks and timers (learners), commands (driver)
     Writes:  observations, rewards and ends into its own blocks; its rows of the request table; its counters
     Sends:   EpisodesFinished (driver)
     """
@@ -59,6 +60,7 @@ class ActorWorker(Worker):
         if job.sampling.force_envs_single_thread:
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
+        self._retreat = Retreat(self.arrays, self.start.placement)
         self._ring(self._policy_bells)
 
     def step(self) -> None:
@@ -137,6 +139,7 @@ class ActorWorker(Worker):
             return
         self._next_progress = time.monotonic() + PROGRESS_EVERY_S
         self.reports.flush()
+        self._retreat.follow()
         for split in self.splits:
             tell_progress(split.env, int(self.arrays["run_env_frames"][0]))
 

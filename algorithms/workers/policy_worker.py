@@ -12,6 +12,7 @@ from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.workers.jobs import PolicyJob
+from algorithms.workers.placement import Retreat
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from utils.processes import keep_freed_memory
@@ -19,12 +20,15 @@ from utils.processes import keep_freed_memory
 # How long the first request may wait for company. Longer than it takes all splits of an awake actor to ask; far
 # shorter than a forward pass of a pixel network.
 COMPANY_WAIT_S = 0.0005
+# The same where actors and policy worker share a core, so that an actor cannot step while the policy worker computes:
+# longer than it takes all of them to ask.
+COMPANY_WAIT_ON_ONE_CORE_S = 0.01
 
 
 class PolicyWorker(Worker):
     """Answers requests for actions; computes no gradient and steps no environment.
 
-    Reads:   asked counters and observations (actors), published weights (learner)
+    Reads:   asked counters and observations (actors), published weights and timers (learner)
     Writes:  actions, log-probabilities, values, recurrent states into blocks; answered counters
     """
 
@@ -46,8 +50,7 @@ class PolicyWorker(Worker):
         self._forgotten = np.ones((sizes.actors, sizes.splits), np.bool_)
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
-        # Half of the splits step while the other half waits: more than that cannot ask at one time.
-        self._company = max(1, requests.num_splits // 2)
+        self._retreat = Retreat(self.arrays, self.start.placement)
 
     def step(self) -> None:
         """Answer everything that waits, in one batch."""
@@ -70,13 +73,23 @@ class PolicyWorker(Worker):
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests
-        deadline = time.monotonic() + COMPANY_WAIT_S
+        self._retreat.follow()
+        company_wait_s = COMPANY_WAIT_ON_ONE_CORE_S if self._retreat.is_on else COMPANY_WAIT_S
+        deadline = time.monotonic() + company_wait_s
         waiting = requests.count()
         if not waiting or self._core.version < 0:
             self._bell.wait(LONGEST_SLEEP_S)
-            deadline = time.monotonic() + COMPANY_WAIT_S
+            deadline = time.monotonic() + company_wait_s
             waiting = requests.count()
-        while 0 < waiting < self._company and (left_s := deadline - time.monotonic()) > 0:
+        while 0 < waiting < self._company() and (left_s := deadline - time.monotonic()) > 0:
             self._bell.wait(left_s)
             waiting = requests.count()
         self.counters.lap(Timer.POLICY_WAIT)
+
+    def _company(self) -> int:
+        """How many requests can be open at one time."""
+        requests = self._core.requests
+        if self._retreat.is_on:
+            return max(1, requests.num_splits - requests.count_without_block())
+        # Half of the splits step while the other half waits.
+        return max(1, requests.num_splits // 2)

@@ -131,3 +131,17 @@ def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answe
         assert (block, step) == (1, 0)
         policy.answer(policy.open())
     assert successor.is_answered()
+
+
+def test_a_split_is_without_block_when_a_learner_still_needs_all_of_them():
+    arrays = shared(actors=2, splits=2, blocks=2, policies=2)
+    policy = PolicyRequests(arrays, 0, 0, 1)
+    ready, taken = arrays["ready_sequence"], arrays["taken_sequence"]
+    ready[1, 0] = [3, 2]
+    taken[:, 1, 0] = [1, 2]  # the other block is free
+    ready[0, 1] = [5, 4]
+    taken[:, 0, 1] = [5, 4]
+    assert policy.count_without_block() == 0
+    taken[1, 0, 1] = [3, 2]  # the second learner takes its time
+    assert policy.count_without_block() == 1
+    assert PolicyRequests(arrays, 0, 1, 2).count_without_block() == 0  # which serves another actor

@@ -129,6 +129,29 @@ def test_policy_workers_stay_off_the_cores_of_engines_where_nothing_is_learned(t
     assert cores == (apart if is_apart else dict.fromkeys(apart, ()))
 
 
+@pytest.mark.parametrize(
+    ("env", "options", "beside"),
+    [
+        ("doom_basic", [], (1,)),
+        ("CartPole-v1", [], ()),
+        ("doom_basic", ["--sampler_only=True"], ()),
+        ("doom_basic", ["--async_rl=False"], ()),
+        ("doom_basic", ["--learner_threads=2"], ()),
+        ("doom_basic", ["--num_policies=2"], ()),
+        ("doom_basic", ["--set_workers_cpu_affinity=False"], ()),
+    ],
+)
+def test_actors_with_engines_may_keep_beside_the_learner_of_two_cores(tmp_path, monkeypatch, env, options, beside):
+    monkeypatch.setattr(placement, "usable_cores", lambda: [0, 1])
+    base = [f"--env={env}", f"--train_dir={tmp_path}", "--num_workers=2", "--experiment=first"]
+    resolved = resolve([*base, "--rollout=32", "--batch_size=64", *options])
+    experiment = Experiment.open(resolved, ["train_appo.py"])
+    workers = recipes(resolved.config, probe("CartPole-v1"), "cpu", experiment, Seeds(1, 0))
+    experiment.close()
+    for worker in workers:
+        assert worker.placement.beside == (() if worker.name.startswith("learner") else beside)
+
+
 def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):
     workers, _, experiment = all_recipes
     jobs = {worker.name: worker.job for worker in workers}

@@ -252,3 +252,24 @@ def test_kept_memory_is_not_asked_for_again():
         result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         faults[mode] = int(result.stdout)
     assert 10 * faults["keep"] < faults["leave"], faults
+
+
+THREADED = """
+import threading
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+thread = threading.Thread(target=time.sleep, args=(1000,), daemon=True)
+thread.start()
+processes.move_to_cores([int(sys.argv[2])])
+processes.move_to_cores([])
+print(child.pid, thread.native_id, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell")
+def test_a_process_moves_with_its_threads_and_descendants(start):
+    core = max(os.sched_getaffinity(0))
+    child, (grandchild, thread) = start(THREADED, SLEEP, str(core))
+    places = [os.sched_getaffinity(int(task)) for task in (child.pid, thread, grandchild)]
+    os.kill(int(grandchild), signal.SIGKILL)
+    assert places == [{core}] * 3

@@ -2,8 +2,10 @@
 
 import pytest
 
+from algorithms.memory.counters import Timer
 from algorithms.workers import placement
-from algorithms.workers.placement import Placement, apart, place_actor, place_torch_worker
+from algorithms.workers.placement import Placement, Retreat, apart, beside_learner, place_actor, place_torch_worker
+from tests.memory.memory_cases import shared
 
 
 @pytest.fixture
@@ -55,3 +57,49 @@ def test_torch_workers_apart_have_a_core_for_each_thread_and_actors_the_others(c
 def test_torch_workers_are_not_apart_where_that_would_leave_no_core_to_actors(cores, num_cores, threads, count):
     cores(*range(num_cores))
     assert apart(Placement((), threads, 0), count) == [Placement((), threads, 0)] * count
+
+
+@pytest.mark.parametrize(
+    ("numbers", "threads", "left"), [((3, 5), 1, (5,)), ((3, 5), 2, ()), ((0,), 1, ()), ((0, 1, 2, 3), 1, ())]
+)
+def test_a_learner_with_one_thread_leaves_the_other_of_two_cores(cores, numbers, threads, left):
+    cores(*numbers)
+    assert beside_learner(threads) == left
+
+
+@pytest.fixture
+def moves(monkeypatch, cores):
+    """Where a worker has moved to; its retreat looks whenever it is asked."""
+    cores(0, 1)
+    moved = []
+    monkeypatch.setattr(placement, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(placement, "move_to_cores", moved.append)
+    return moved
+
+
+def learner_spends(arrays, waiting, training):
+    arrays["timers"][-1, [Timer.LEARNER_WAIT_BATCH, Timer.LEARNER_TRAIN]] += (waiting, training)
+
+
+@pytest.mark.parametrize(("home", "everywhere"), [((0,), (0,)), ((), (0, 1))])
+def test_a_worker_retreats_while_the_learner_has_enough_to_do(moves, home, everywhere):
+    arrays = shared()
+    retreat = Retreat(arrays, Placement(home, 1, 0, beside=(1,)))
+    arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] = 100.0  # no learner's
+    retreat.follow()
+    assert not retreat.is_on  # nothing is known yet
+    for waiting, is_on in [(2.0, False), (0.2, True), (1.5, True), (3.0, False), (1.5, False), (0.0, True)]:
+        learner_spends(arrays, waiting, 5.0 - waiting)
+        retreat.follow()
+        assert retreat.is_on == is_on
+        retreat.follow()  # the learner computes and has told nothing since
+        assert retreat.is_on == is_on
+    assert moves == [(1,), everywhere, (1,)]
+
+
+def test_a_worker_without_a_place_to_retreat_to_stays_where_it_is(moves):
+    arrays = shared()
+    retreat = Retreat(arrays, Placement((0,), 1, 0))
+    learner_spends(arrays, 0.0, 5.0)
+    retreat.follow()
+    assert not retreat.is_on and not moves
