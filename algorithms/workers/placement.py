@@ -11,10 +11,10 @@ On two cores doom_basic played 12.0k frames per second that way against 9.0k; wi
 
 On two cores where something is learned on the CPU, actors with engines and policy workers keep to one core as long as
 the learner, which computes with one thread, always has a batch to train on. Then nobody takes turns with the learner,
-whose data would be out of the caches each time; and since the others share a core, they lose nothing by waiting for each
-other: every batch of actions is for all of them. doom_basic in float32 made 4965 frames per second that way, and 4013
-with policy worker and actors on both cores (1.25, with 95 % confidence 1.17 to 1.34). Whenever the learner has to wait
-for rollouts, they spread over both cores again.
+whose data would be out of the caches each time; and since the others share a core, they lose nothing by waiting for
+each other: every batch of actions is for all of them. doom_basic in float32 made 4965 frames per second that way, and
+4013 with policy worker and actors on both cores (1.25, with 95 % confidence 1.17 to 1.34). Whenever the learner has to
+wait for rollouts, they spread over both cores again.
 """
 
 from __future__ import annotations
