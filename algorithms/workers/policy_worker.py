@@ -22,7 +22,9 @@ from utils.processes import keep_freed_memory
 COMPANY_WAIT_S = 0.0005
 # The same where actors and policy worker share a core, so that an actor cannot step while the policy worker computes:
 # longer than it takes all of them to ask.
-COMPANY_WAIT_ON_ONE_CORE_S = 0.01
+COMPANY_WAIT_ON_ONE_CORE_S = 0.02
+# For so long nobody waits again for splits that did not come: their actor is away, or an environment takes its time.
+GIVEN_UP_FOR_S = 1.0
 
 
 class PolicyWorker(Worker):
@@ -51,6 +53,7 @@ class PolicyWorker(Worker):
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
         self._retreat = Retreat(self.arrays, self.start.placement)
+        self._company = Company(requests)
 
     def step(self) -> None:
         """Answer everything that waits, in one batch."""
@@ -74,22 +77,48 @@ class PolicyWorker(Worker):
     def _wait_for_requests(self) -> None:
         requests = self._core.requests
         self._retreat.follow()
-        company_wait_s = COMPANY_WAIT_ON_ONE_CORE_S if self._retreat.is_on else COMPANY_WAIT_S
-        deadline = time.monotonic() + company_wait_s
+        self._company.shares_core = self._retreat.is_on
+        deadline = time.monotonic() + self._company.patience_s
         waiting = requests.count()
         if not waiting or self._core.version < 0:
             self._bell.wait(LONGEST_SLEEP_S)
-            deadline = time.monotonic() + company_wait_s
+            deadline = time.monotonic() + self._company.patience_s
             waiting = requests.count()
-        while 0 < waiting < self._company() and (left_s := deadline - time.monotonic()) > 0:
+        while 0 < waiting < self._company.size():
+            if (left_s := deadline - time.monotonic()) <= 0:
+                self._company.give_up(waiting)
+                break
             self._bell.wait(left_s)
             waiting = requests.count()
         self.counters.lap(Timer.POLICY_WAIT)
 
-    def _company(self) -> int:
-        """How many requests can be open at one time."""
-        requests = self._core.requests
-        if self._retreat.is_on:
-            return max(1, requests.num_splits - requests.count_without_block())
-        # Half of the splits step while the other half waits.
-        return max(1, requests.num_splits // 2)
+
+class Company:
+    """How many requests the first one waits for, and how long."""
+
+    def __init__(self, requests: PolicyRequests) -> None:
+        """Those of one policy worker."""
+        self.shares_core = False  # with all of the actors
+        self._requests = requests
+        self._absent, self._absent_until = 0, 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait at most."""
+        return COMPANY_WAIT_ON_ONE_CORE_S if self.shares_core else COMPANY_WAIT_S
+
+    def size(self) -> int:
+        """Requests to wait for."""
+        if not self.shares_core:
+            # Half of the splits step while the other half waits: more than that cannot ask at one time.
+            return max(1, self._requests.num_splits // 2)
+        absent = self._absent if time.monotonic() < self._absent_until else 0
+        return max(1, self._can_come() - absent)
+
+    def give_up(self, waiting: int) -> None:
+        """No more than these came."""
+        self._absent = max(0, self._can_come() - waiting)
+        self._absent_until = time.monotonic() + GIVEN_UP_FOR_S
+
+    def _can_come(self) -> int:
+        return self._requests.num_splits - self._requests.count_without_block()
