@@ -88,9 +88,11 @@ class Retreat:
         self._next_look = time.monotonic() + LOOK_EVERY_S
         waited, total = self._spent()
         waiting, in_all = waited - self._before[0], total - self._before[1]
-        if in_all <= 0.0:  # it computes, or is being replaced
+        if in_all == 0.0:  # it computes, and tells when it is done
             return
         self._before = waited, total
+        if min(waiting, in_all) < 0.0:  # a successor counts from zero
+            return
         if self.is_on != (wanted := waiting < (_STARVED if self.is_on else _BUSY) * in_all):
             self.is_on = wanted
             move_to_cores(self._beside if wanted else self._anywhere)

@@ -97,6 +97,20 @@ def test_a_worker_retreats_while_the_learner_has_enough_to_do(moves, home, every
     assert moves == [(1,), everywhere, (1,)]
 
 
+def test_a_learner_that_was_replaced_counts_from_zero(moves):
+    arrays = shared()
+    retreat = Retreat(arrays, Placement((0,), 1, 0, beside=(1,)))
+    learner_spends(arrays, 0.0, 500.0)
+    retreat.follow()
+    arrays["timers"][-1] = 0.0
+    learner_spends(arrays, 4.0, 1.0)
+    retreat.follow()  # nothing is known of this one yet
+    assert retreat.is_on and moves == [(1,)]
+    learner_spends(arrays, 4.0, 1.0)
+    retreat.follow()
+    assert not retreat.is_on and moves == [(1,), (0,)]
+
+
 def test_a_worker_without_a_place_to_retreat_to_stays_where_it_is(moves):
     arrays = shared()
     retreat = Retreat(arrays, Placement((0,), 1, 0))
