@@ -117,8 +117,9 @@ class Company:
 
     def give_up(self, waiting: int) -> None:
         """No more than these came."""
-        self._absent = max(0, self._can_come() - waiting)
-        self._absent_until = time.monotonic() + GIVEN_UP_FOR_S
+        if self.shares_core:  # elsewhere the others step, and are expected the next time
+            self._absent = max(0, self._can_come() - waiting)
+            self._absent_until = time.monotonic() + GIVEN_UP_FOR_S
 
     def _can_come(self) -> int:
         return self._requests.num_splits - self._requests.count_without_block()

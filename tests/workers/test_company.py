@@ -24,6 +24,8 @@ def test_on_cores_of_their_own_half_of_the_splits_are_worth_a_short_wait(company
     assert company.size() == 2 and company.patience_s < 0.001
     company.give_up(1)
     assert company.size() == 2  # the wait is over; who steps meanwhile comes the next time
+    company.shares_core = True
+    assert company.size() == 4
 
 
 def test_on_one_core_all_who_can_come_are_waited_for(arrays, company):
