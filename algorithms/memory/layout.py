@@ -143,6 +143,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
         ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
         ArraySpec("train_steps", (sizes.policies,), "i8", "learner", "driver", "optimizer steps, over all runs"),
+        ArraySpec("awaits_batch", (sizes.policies,), "u1", "learner", "policy", "1: no batch, the learner sleeps"),
         ArraySpec("progress", (sizes.policies,), "f8", "driver", "learner", "share of the frame budget that is spent"),
         ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),

@@ -68,9 +68,10 @@ class SerialWorkforce:
             weights, snapshot = wires.weights[policy], wires.snapshots[policy]
             learner = LearnerCore(wires.arrays, weights, snapshot, counters[actors + policies + policy], job)
             assembler = BatchAssembler(wires.arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
-            bell = wires.bells.learners[policy]
+            bell, awaits_batch = wires.bells.learners[policy], wires.arrays["awaits_batch"][policy:][:1]
             self._learners.append(learner)
-            self._feeders.append(BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1]))
+            feeder = BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1], awaits_batch)
+            self._feeders.append(feeder)
             inference = PolicyInference(
                 build_actor_critic(config.model, spec, device),
                 actors * wires.arrays.sizes.splits * wires.arrays.sizes.rows,

@@ -5,7 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+from numpy.typing import NDArray
 
 from algorithms.memory.collate import BatchAssembler, Staging
 from algorithms.memory.counters import Tally, Timer, WorkerCounters
@@ -23,12 +27,18 @@ class BatchFeeder:
         bell: Doorbell,
         ring_actors: Callable[[set[int]], None],
         counters: WorkerCounters,
+        awaits_batch: NDArray[np.uint8],
     ) -> None:
-        """With two stagings a thread fills one while the caller trains on the other; with one the caller fills it."""
+        """With two stagings a thread fills one while the caller trains on the other; with one the caller fills it.
+
+        `awaits_batch` [1] is 1 while the caller sleeps in `next`.
+        """
         self._assembler = assembler
         self._bell = bell
         self._ring_actors = ring_actors
         self._counters = counters
+        self._awaits_batch = awaits_batch
+        self._awaits_batch[0] = 0  # a predecessor may have died asleep
         self._staging = stagings[0]
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -53,7 +63,8 @@ class BatchFeeder:
         while not self._fill(self._staging):
             if (left_s := deadline - time.monotonic()) <= 0:
                 return None
-            self._bell.wait(min(left_s, LONGEST_SLEEP_S))
+            with self._asleep():
+                self._bell.wait(min(left_s, LONGEST_SLEEP_S))
             self._counters.lap(Timer.LEARNER_WAIT_BATCH)
         return self._staging
 
@@ -86,13 +97,22 @@ class BatchFeeder:
 
     def _next_of_thread(self, timeout_s: float) -> Staging | None:
         try:
-            staging = self._full.get(timeout=timeout_s)
+            with self._asleep() if self._full.empty() else nullcontext():
+                staging = self._full.get(timeout=timeout_s)
         except queue.Empty:
             if self._error is not None:
                 raise RuntimeError("the thread that prepares batches failed") from self._error
             staging = None
         self._counters.lap(Timer.LEARNER_WAIT_BATCH)
         return staging
+
+    @contextmanager
+    def _asleep(self) -> Iterator[None]:
+        self._awaits_batch[0] = 1
+        try:
+            yield
+        finally:
+            self._awaits_batch[0] = 0
 
     def _fill_ahead(self) -> None:
         try:

@@ -12,7 +12,7 @@ from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.workers.jobs import PolicyJob
-from algorithms.workers.placement import Retreat
+from algorithms.workers.placement import PolicyRetreat
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from utils.processes import keep_freed_memory
@@ -30,7 +30,7 @@ GIVEN_UP_FOR_S = 1.0
 class PolicyWorker(Worker):
     """Answers requests for actions; computes no gradient and steps no environment.
 
-    Reads:   asked counters and observations (actors), published weights and timers (learner)
+    Reads:   asked counters and observations (actors), published weights, timers, sleep (learner)
     Writes:  actions, log-probabilities, values, recurrent states into blocks; answered counters
     """
 
@@ -52,7 +52,7 @@ class PolicyWorker(Worker):
         self._forgotten = np.ones((sizes.actors, sizes.splits), np.bool_)
         self._bell = bells.policy_workers[job.policy][job.index]
         self._actor_bells = bells.actors
-        self._retreat = Retreat(self.arrays, self.start.placement)
+        self._retreat = PolicyRetreat(self.arrays, self.start.placement, job.policy)
         self._company = Company(requests)
 
     def step(self) -> None:
@@ -76,14 +76,13 @@ class PolicyWorker(Worker):
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests
-        self._retreat.follow()
-        self._company.shares_core = self._retreat.is_on
-        deadline = time.monotonic() + self._company.patience_s
         waiting = requests.count()
         if not waiting or self._core.version < 0:
             self._bell.wait(LONGEST_SLEEP_S)
-            deadline = time.monotonic() + self._company.patience_s
             waiting = requests.count()
+        self._retreat.follow()
+        self._company.shares_core = self._retreat.shares_core
+        deadline = time.monotonic() + self._company.patience_s
         while 0 < waiting < self._company.size():
             if (left_s := deadline - time.monotonic()) <= 0:
                 self._company.give_up(waiting)

@@ -25,7 +25,9 @@ class Case:
         self.assembler = BatchAssembler(self.arrays, 0, WIDTH, hold_blocks=hold)
         self.bell, self.rung = Doorbell(), []
         plain = [allocate_staging(self.arrays, WIDTH, np.zeros) for _ in range(stagings)]
-        self.feeder = BatchFeeder(self.assembler, plain, self.bell, self.rung.append, WorkerCounters(self.arrays, 6))
+        counters, self.awaits_batch = WorkerCounters(self.arrays, 6), self.arrays["awaits_batch"][:1]
+        self.awaits_batch[0] = 1
+        self.feeder = BatchFeeder(self.assembler, plain, self.bell, self.rung.append, counters, self.awaits_batch)
         self.columns = 0
 
     def fill(self):
@@ -171,3 +173,21 @@ def test_the_thread_ends_at_once_however_many_batches_wait(make, batches_waiting
     case.feeder.close()
     assert time.monotonic() - began < 1.0
     assert not case.feeder._thread.is_alive()
+
+
+@BOTH_MODES
+def test_whoever_waits_for_a_batch_can_be_seen_to(make, stagings):
+    case = make(stagings)
+    assert not case.awaits_batch[0]  # what a predecessor left
+    seen = []
+
+    def look_and_fill():
+        seen.append(int(case.awaits_batch[0]))
+        case.fill()
+
+    later = threading.Timer(0.2, look_and_fill)
+    later.start()
+    staging = case.feeder.next(30.0)
+    later.join()
+    assert staging is not None and seen == [1] and not case.awaits_batch[0]
+    assert case.feeder.next(0.01) is None and not case.awaits_batch[0]

@@ -4,7 +4,15 @@ import pytest
 
 from algorithms.memory.counters import Timer
 from algorithms.workers import placement
-from algorithms.workers.placement import Placement, Retreat, apart, beside_learner, place_actor, place_torch_worker
+from algorithms.workers.placement import (
+    Placement,
+    PolicyRetreat,
+    Retreat,
+    apart,
+    beside_learner,
+    place_actor,
+    place_torch_worker,
+)
 from tests.memory.memory_cases import shared
 
 
@@ -88,7 +96,7 @@ def test_a_worker_retreats_while_the_learner_has_enough_to_do(moves, home, every
     arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] = 100.0  # no learner's
     retreat.follow()
     assert not retreat.is_on  # nothing is known yet
-    for waiting, is_on in [(2.0, False), (0.2, True), (1.5, True), (3.0, False), (1.5, False), (0.0, True)]:
+    for waiting, is_on in [(2.0, False), (0.2, True), (2.2, True), (3.0, False), (2.2, False), (0.0, True)]:
         learner_spends(arrays, waiting, 5.0 - waiting)
         retreat.follow()
         assert retreat.is_on == is_on
@@ -117,3 +125,22 @@ def test_a_worker_without_a_place_to_retreat_to_stays_where_it_is(moves):
     learner_spends(arrays, 0.0, 5.0)
     retreat.follow()
     assert not retreat.is_on and not moves
+
+
+def test_a_policy_worker_computes_on_the_learners_core_while_the_learner_sleeps(moves, monkeypatch):
+    arrays = shared()
+    monkeypatch.setattr(placement, "move_this_thread", lambda cores: moves.append(("thread", *cores)))
+    retreat = PolicyRetreat(arrays, Placement((), 1, 0, beside=(1,)), 0)
+
+    def follow(sleeps):
+        arrays["awaits_batch"][0] = sleeps
+        retreat.follow()
+        return retreat.shares_core
+
+    assert not follow(1) and not follow(0) and not moves  # it is anywhere
+    learner_spends(arrays, 0.0, 5.0)
+    assert follow(0) and not follow(1) and not follow(1) and follow(0) and not follow(1)
+    assert moves == [(1,), ("thread", 0), ("thread", 1), ("thread", 0)]
+    learner_spends(arrays, 4.0, 1.0)
+    assert not follow(1) and not follow(0)
+    assert moves[4:] == [(0, 1)]
