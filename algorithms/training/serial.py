@@ -68,7 +68,7 @@ class SerialWorkforce:
             weights, snapshot = wires.weights[policy], wires.snapshots[policy]
             learner = LearnerCore(wires.arrays, weights, snapshot, counters[actors + policies + policy], job)
             assembler = BatchAssembler(wires.arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
-            bell, awaits_batch = wires.bells.learners[policy], wires.arrays["awaits_batch"][policy:][:1]
+            bell, awaits_batch = wires.bells.learners[policy], wires.arrays["awaits_batch"][policy : policy + 1]
             self._learners.append(learner)
             feeder = BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1], awaits_batch)
             self._feeders.append(feeder)

@@ -46,7 +46,7 @@ class LearnerWorker(Worker):
         ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
         self.report(self._core.begin(), *self._core.pop_reports())
-        bell, awaits_batch = bells.learners[job.policy], self.arrays["awaits_batch"][job.policy :][:1]
+        bell, awaits_batch = bells.learners[job.policy], self.arrays["awaits_batch"][job.policy : job.policy + 1]
         self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch)
         self._next_report = 0.0
         for bell in bells.policy_workers[job.policy]:
