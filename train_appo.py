@@ -7,6 +7,9 @@ import sys
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, run the driver; its exit code."""
+    from utils.signals import StopSignals
+
+    stop = StopSignals()  # before everything that takes time
     from algorithms.config import resolve
     from utils.options import ConfigError
 
@@ -14,12 +17,10 @@ def main(argv: list[str]) -> int:
         resolved = resolve(argv[1:])
         from algorithms.training.driver import train
 
-        return train(resolved, argv)
+        return train(resolved, argv, stop)
     except ConfigError as error:
         print(f"train_appo.py: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before the driver took charge of signals; nothing was started
-        return 130
 
 
 if __name__ == "__main__":

@@ -1,33 +1,100 @@
-"""The guardian: outlives its parent by a moment, only to take the parent's process group down.
+"""The guardian: outlives its parent by a moment, only to take everything down that the parent's run started.
 
-Run as a script, with the standard library alone: `python guardian.py [FOLDER]`, standard input a pipe that the parent
-holds open. The script makes itself leader of a new process group, prints its id, and waits. When the pipe closes, which
-happens however the parent ends, it deletes the files of the folder with the folder, starts the scripts whose paths came
-through the pipe, a line each, with the group's id, and kills the whole group, itself included: also processes that a
-simulator started. The scripts are no part of the group.
+Run as a script, with the standard library alone: `python guardian.py FOLDER`, standard input a pipe that the parent
+holds open. The script makes itself leader of a new process group, prints its id, and waits. The pipe closes however the
+parent ends. Then the script deletes the folder with its files, kills the run's processes, starts the scripts whose
+paths came through the pipe, a line each, with the group's id, and kills its group, itself included. The scripts are no
+part of the group.
+
+The run's processes are those of the group, those that bear the run's mark, and all below them, whatever session or
+group they moved to. The mark is the name of the folder, which is unique. A process bears it in its environment, which
+whatever it executes inherits, or as the name of a mapping, which whatever it forks inherits.
 """
 
 import contextlib
 import os
 import signal
 import sys
+import time
+
+# Processes may fork while they are killed; more rounds than this find nothing new.
+KILL_S = 1.5
+ROUND_S = 0.01
 
 
 def main() -> None:
-    """Wait for the end of standard input, then delete the folder and kill the group."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    """Wait for the end of standard input, then end everything."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.setpgid(0, 0)
     sys.stdout.write(f"{os.getpid()}\n")
     sys.stdout.flush()
-    scripts = b""
-    while piece := os.read(0, 4096):
-        scripts += piece
-    for folder in sys.argv[1:]:
+    try:
+        scripts = b""
+        while piece := os.read(0, 4096):
+            scripts += piece
+        folder = sys.argv[1]
         _delete(folder)
-    for script in scripts.decode().splitlines():
-        _start(script)
-    os.killpg(0, signal.SIGKILL)
+        kill_run(os.getpid(), os.path.basename(folder))  # noqa: PTH119 - pathlib would triple what this process needs
+        for script in scripts.decode().splitlines():
+            _start(script)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def kill_run(group: int, mark: str) -> None:
+    """Kill `run_processes` until there are none, or until a second and a half have passed."""
+    deadline = time.monotonic() + KILL_S
+    while (pids := run_processes(group, mark)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(ROUND_S)
+
+
+def run_processes(group: int, mark: str) -> set[int]:
+    """Processes that run, belong to the group or bear the mark, and all below them; without the caller.
+
+    Empty where the system has no /proc.
+    """
+    children: dict[int, list[int]] = {}
+    members = []
+    for pid, parent, group_of in _processes():
+        children.setdefault(parent, []).append(pid)
+        if group_of == group or bears(pid, mark):
+            members.append(pid)
+    found: set[int] = set()
+    while members:
+        pid = members.pop()
+        if pid not in found:
+            found.add(pid)
+            members += children.get(pid, [])
+    return found - {os.getpid()}
+
+
+def bears(pid: int, mark: str) -> bool:
+    """The process, or one that forked or executed it, was marked; False where this user may not look."""
+    return bool(mark) and any(mark.encode() in _content(f"/proc/{pid}/{name}") for name in ("environ", "maps"))
+
+
+def _processes() -> list[tuple[int, int, int]]:
+    """(pid, parent, process group) of every process that has not ended."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
+            # The title, in brackets, may hold anything.
+            words = _content(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if len(words) > 2 and words[0] not in (b"Z", b"X"):
+                found.append((int(name), int(words[1]), int(words[2])))
+    return found
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:  # it has ended, or belongs to somebody else
+        return b""
 
 
 def _start(script: str) -> None:
@@ -40,7 +107,7 @@ def _start(script: str) -> None:
 def _delete(folder: str) -> None:
     """The folder and its files; what is gone already is gone."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208 - pathlib would triple what this process needs
+        for name in os.listdir(folder):  # noqa: PTH208
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))  # noqa: PTH108, PTH118
         os.rmdir(folder)  # noqa: PTH106

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import io
 import logging
+import mmap
 import os
 import resource
 import signal
@@ -16,13 +17,20 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
 
+from utils import guardian
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+# A real-time signal: nobody else sends or catches it, and who has no handler yet ends by it.
+_PARENT_ENDED = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else 0
+
+MARK_VARIABLE = "APPO_RUN"  # in the environment of every process of a run
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +43,28 @@ def set_title(title: str) -> None:
     setproctitle.setthreadtitle(title[:15])
 
 
-def die_with_parent(expected_parent: int) -> None:
-    """Be killed when the parent ends, however it ends."""
+def die_with_parent(expected_parent: int, heir: int = 0) -> None:
+    """Be killed when the parent ends, however it ends.
+
+    Args:
+        expected_parent: who the parent is now; when it is another one, this process ends at once.
+        heir: a process that adopts orphans; when the parent ends before it, this process lives on until the heir ends.
+    """
     if sys.platform != "linux":
         return
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != expected_parent:  # it ended before the call took effect
+    if not heir:
+        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    else:
+
+        def look(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            if os.getppid() != heir:
+                os._exit(1)
+
+        signal.signal(_PARENT_ENDED, look)
+        signal.siginterrupt(_PARENT_ENDED, False)
+        _prctl(_PR_SET_PDEATHSIG, int(_PARENT_ENDED))
+    if os.getppid() not in (expected_parent, heir):  # it ended before the call took effect
         os._exit(1)
 
 
@@ -133,36 +157,56 @@ def lower_priority(niceness: int) -> None:
         log.warning("niceness %d needs more rights than this user has; going on without it", niceness)
 
 
-def mark_descendants(variable: str) -> None:
-    """Let everything that this process starts from now on carry its process id in its environment."""
-    os.environ[variable] = str(os.getpid())
+def worker_mark(run_mark: str, pid: int) -> str:
+    """What tells the processes that one worker started from those of the others of its run."""
+    return f"{run_mark}.{pid};"
 
 
-def reap_strangers(known: set[int]) -> None:
+def mark_descendants(mark: str) -> mmap.mmap | None:
+    """Let everything that this process forks or executes from now on bear a mark, see `guardian`.
+
+    What it executes inherits the environment; what it only forks, the mapping that is returned: hold it.
+    """
+    os.environ[MARK_VARIABLE] = mark
+    if not hasattr(os, "memfd_create"):
+        return None
+    descriptor = os.memfd_create(mark)
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    mapping = mmap.mmap(descriptor, mmap.PAGESIZE)
+    os.close(descriptor)
+    return mapping
+
+
+def is_alive(pid: int) -> bool:
+    """The process runs: it has neither vanished nor ended without being waited for."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def reap_orphans(known: set[int]) -> None:
     """Let children of this process that have ended vanish from the table of processes, but for those in `known`.
 
     What a worker had started becomes a child of the process that adopts orphans once the worker is gone, or once what
     stood between the two has ended.
     """
     for child in psutil.Process().children():
-        if child.pid not in known and _has_ended(child):
+        if child.pid not in known and not is_alive(child.pid):
             _reap(child.pid)
 
 
-def kill_strangers(known: set[int], variable: str = "", owner: int = 0) -> list[int]:
-    """Kill children of this process, with all below them, that are not in `known`; the pids killed.
+def kill_orphans(known: set[int], mark: str) -> list[int]:
+    """Kill the children of this process that bear a mark, with all below them; the pids killed.
 
     Args:
         known: process ids that are left alone.
-        variable: when given, only those are killed that `mark_descendants` has marked,
-        owner: as started by this process.
+        mark: of a whole run, or of what one worker had started; see `mark_descendants`.
     """
-    reap_strangers(known)
+    reap_orphans(known)
     killed = []
     for child in psutil.Process().children():
-        if child.pid in known:
-            continue
-        if variable and _marked(child, variable) != str(owner):
+        if child.pid in known or not guardian.bears(child.pid, mark):
             continue
         family = [child]
         with contextlib.suppress(psutil.Error):  # whether or not what is below it can be listed
@@ -223,20 +267,6 @@ def _read_number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
-def _marked(process: psutil.Process, variable: str) -> str:
-    try:
-        return str(process.environ().get(variable, ""))
-    except psutil.Error:  # it has ended, or belongs to somebody else
-        return ""
 
 
 def _kill(process: psutil.Process) -> None:

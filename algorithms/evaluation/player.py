@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +87,7 @@ def play(job: EvaluationJob) -> int:
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
     torch.set_num_threads(1)  # a few rows at a time: more threads wait for each other longer than they compute
-    stop = StopSignals(lambda: os._exit(128 + signal.SIGINT))
+    stop = StopSignals()
     try:
         with contextlib.ExitStack() as cleanup:
             _play(job, checkpoint, stop, cleanup)

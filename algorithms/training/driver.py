@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from algorithms.training.saving import Saver
 from algorithms.training.statistics import Statistics
 from algorithms.training.summaries import Budget, EventFiles, Summaries, status_line
 from algorithms.training.watchdog import Watchdog
+from algorithms.workers.awake_clock import AwakeClock
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.launch_pad import LaunchPad, RunFailed
 from algorithms.workers.restarts import Kind, RestartLimits
@@ -33,14 +35,14 @@ from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
 from utils.logs import log_to_terminal_and_file
 from utils.processes import set_title
-from utils.signals import StopSignals
+from utils.signals import SAVING, StopSignals
 
 EXIT_FAILED = 1
 STATUS_LINE_EVERY_S = 5.0
 POLL_S = 0.1
-# A signal must end the run within 10 s, a failure within 2: saving and stopping share that time.
+# A signal must end the run within 10 s: saving and stopping share that time. A failure leaves less to wait for.
 STOP_SAMPLING_S, SAVE_S, STOP_S = 1.5, 5.0, 2.0
-SAVE_AFTER_FAILURE_S, STOP_AFTER_FAILURE_S = 0.7, 0.4
+STOP_AFTER_FAILURE_S = 0.4
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,12 @@ class Workforce(Protocol):
 
     def count_blocks(self) -> dict[str, int]:
         """How many blocks are in each state, and how many are lost."""
+
+    def stop_replacing(self) -> None:
+        """The run ends: `poll` replaces nobody any more, and raises nothing."""
+
+    def lives(self, name: str) -> bool:
+        """There is such a worker, or will be."""
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """Step no environment any more; the last reports of the actors."""
@@ -98,7 +106,8 @@ class Driver:
         self._began = time.monotonic()
         stall_s, learns = config.workers.stall_timeout_seconds, not run.sampler_only
         grace_s = config.sampling.reset_timeout_seconds + 60.0  # whose actors the supervisor replaces itself
-        self._watchdog = Watchdog(wires.arrays, stall_s, self._began, grace_s=grace_s, learns=learns)
+        self._clock = AwakeClock(self._began)
+        self._watchdog = Watchdog(wires.arrays, stall_s, self._clock.now(), grace_s=grace_s, learns=learns)
 
     def run(self) -> str:
         """Train until the budget is spent or a signal arrives; why it ended.
@@ -117,7 +126,7 @@ class Driver:
                 self.summaries.maybe_write()
                 self._maybe_print_line()
         if self._stop.received is not None:
-            return f"stopped by {self._stop.received.name}"
+            return stopped_by(self._stop)
         return self.budget.reason(self.statistics)
 
     def finished(self) -> bool:
@@ -127,16 +136,36 @@ class Driver:
         return self._all_restored() and self.budget.spent(self.statistics) >= 1.0
 
     def save(self, timeout_s: float) -> None:
-        """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have."""
+        """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have.
+
+        Raises:
+            RunFailed: a worker keeps failing; not after `Workforce.stop_replacing`.
+        """
         for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
             self._take(report)
         if not self._all_restored():
             return  # nothing has been learned that is not on disk
         self.saver.save_all("latest")
         deadline = time.monotonic() + timeout_s
-        while self.saver.is_waiting and time.monotonic() < deadline:
+        while self._awaits_checkpoint() and time.monotonic() < deadline:
             for report in self._workforce.poll(POLL_S):
                 self._take(report)
+
+    def save_after(self, failure: str) -> None:
+        """Save what can still be saved after something went wrong; what that is, is told already."""
+        self._workforce.stop_replacing()
+        try:
+            self.save(SAVE_S)
+        except Exception:  # the failure before is the one that the user has to know
+            log.debug("no checkpoint after %r:\n%s", failure.splitlines()[-1], traceback.format_exc())
+
+    @property
+    def is_saved(self) -> bool:
+        """All that was learned is on disk."""
+        return not self._all_restored() or not self.saver.why_unsaved()
+
+    def _awaits_checkpoint(self) -> bool:
+        return any(self._workforce.lives(f"learner-{policy}") for policy in self.saver.awaited)
 
     def end(self, reason: str, stop_s: float) -> None:
         """Stop the workers and write the last numbers."""
@@ -174,7 +203,7 @@ class Driver:
     def _save_if_asked(self) -> None:
         if self._stop.saves_requested > self._saves_done:
             self._saves_done = self._stop.saves_requested
-            log.info("SIGUSR1: saving, and going on")
+            log.info("%s: saving, and going on", SAVING.name)
             self.saver.save_all("latest")
 
     def _watch(self) -> None:
@@ -183,7 +212,8 @@ class Driver:
         Raises:
             RunFailed: it has not helped.
         """
-        stall = self._watchdog.look(time.monotonic())
+        self._clock.look(time.monotonic())
+        stall = self._watchdog.look(self._clock.now())
         if stall is None:
             return
         told = f"{stall.what}: {stall.stage}"
@@ -214,7 +244,13 @@ class Driver:
             log.info("%s", status_line(self.statistics, self.budget))
 
 
-def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
+def stopped_by(stop: StopSignals) -> str:
+    """Why a run ends that a signal ends."""
+    assert stop.received is not None
+    return f"stopped by {stop.received.name}"
+
+
+def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> int:
     """Run an accepted configuration to its end; the exit code.
 
     Raises:
@@ -222,14 +258,14 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
     """
     set_title("appo driver")
     pad = LaunchPad([str(Path.cwd()), *sys.path])
-    stop = StopSignals(lambda: _end_at_once(pad))
+    stop.end_at_once = lambda: _end_at_once(pad)
     try:
         if script := resolve(resolved.config.env.env).family.clear_up:
             pad.clear_up_with(script)
         return _train(resolved, argv, pad, stop)
     finally:
-        stop.restore()
         pad.kill_everything()
+        stop.restore()
 
 
 def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
@@ -237,7 +273,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: 
     try:
         checked = _probe(config, pad, stop)
     except RunFailed as error:
-        return _fail(str(error))
+        return _fail(str(error)) if stop.received is None else stop.exit_code
     if checked is None:
         return stop.exit_code
     spec = checked.spec
@@ -281,25 +317,33 @@ def _drive(
             reset_s=config.sampling.reset_timeout_seconds,
             step_s=config.workers.heartbeat_timeout_seconds,
         )
-        for recipe in wiring.recipes(config, spec, device, experiment, seeds):
-            supervisor.start(recipe)
+        try:
+            for recipe in wiring.recipes(config, spec, device, experiment, seeds):
+                supervisor.start(recipe)
+        except (RunFailed, OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
+            return _fail(f"no worker can be started: {error}") if stop.received is None else stop.exit_code
     driver = Driver(config, experiment, workforce, wires, stop)
     return _follow(driver, experiment, stop)
 
 
 def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
+    failure = ""
     try:
         reason = driver.run()
         driver.save(SAVE_S)
     except RunFailed as error:
-        reason = str(error)
-        try:
-            driver.save(SAVE_AFTER_FAILURE_S)
-        except (RunFailed, OSError) as second:
-            log.debug("no checkpoint after the failure: %s", second)
-        driver.end(reason, STOP_AFTER_FAILURE_S)
-        return _fail(reason)
-    driver.end(reason, STOP_S)
+        failure = str(error)
+    except Exception:  # a mistake of ours in this process is no reason to lose what was learned
+        failure = traceback.format_exc()
+    if failure:
+        reason = failure
+        driver.save_after(failure)
+        if stop.received is not None and driver.is_saved:  # what sent the signal may have ended workers as well
+            log.warning("%s", failure)
+            failure, reason = "", stopped_by(stop)
+    driver.end(reason, STOP_AFTER_FAILURE_S if failure else STOP_S)
+    if failure:
+        return _fail(failure)
     if why := driver.saver.why_unsaved():  # asked for late: a slow disk had until now
         return _fail(f"the last checkpoint could not be written: {why}")
     log.info("%s; %s", reason, status_line(driver.statistics, driver.budget))

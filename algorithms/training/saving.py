@@ -87,6 +87,11 @@ class Saver:
         return bool(self._open)
 
     @property
+    def awaited(self) -> set[int]:
+        """Policies of which some checkpoint was asked for and is not on disk."""
+        return {policy for policy, _ in self._open.values()}
+
+    @property
     def failures(self) -> int:
         """How many checkpoints could not be written."""
         return sum(self._trouble.failures.values())

@@ -123,6 +123,15 @@ class SerialWorkforce:
         """How many blocks are in each state; everybody who holds one is here."""
         return count_blocks(self._arrays, set(), set())
 
+    def stop_replacing(self) -> None:
+        """There is nobody else who could be replaced; no more rounds, in which something might fail."""
+        self._is_sampling = False
+
+    def lives(self, name: str) -> bool:
+        """All are here as long as this process is."""
+        del name
+        return True
+
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """No more rounds."""
         del timeout_s

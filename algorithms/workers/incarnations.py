@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
@@ -15,6 +20,10 @@ from algorithms.messages import Failed
 from algorithms.workers.channels import Inbox, Outbox
 from algorithms.workers.placement import Placement
 from algorithms.workers.restarts import Kind
+from utils import processes
+
+END_CHECK_S = 0.05  # how often workers that were told to end are looked at
+EXIT_LOST = 255  # what a process whose forkserver is gone seems to have ended with
 
 # What a worker counts when it first does what it is there for, and when it has done enough to be worth a restart.
 FIRST_WORK = {
@@ -71,6 +80,18 @@ class Managed:
         """Process id of the present incarnation."""
         return self.process.pid or 0
 
+    def has_ended(self) -> bool:
+        """It runs no more, whether or not the forkserver, which may be stopped or gone, could tell."""
+        if self.process.exitcode in (None, EXIT_LOST):
+            return not processes.is_alive(self.pid)
+        return True
+
+    def kill(self) -> None:
+        """End it at once."""
+        if not self.has_ended():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
 
 def kind_of(recipe: Recipe, sizes: Sizes) -> Kind:
     """Processes are numbered actors first, then policy workers, then learners."""
@@ -82,3 +103,13 @@ def kind_of(recipe: Recipe, sizes: Sizes) -> Kind:
 def first_learner(sizes: Sizes) -> int:
     """The place of policy 0's learner among the processes."""
     return sizes.processes - sizes.policies
+
+
+def await_ends(workers: list[Managed], timeout_s: float) -> list[Managed]:
+    """Wait until all workers have ended; returns those that have not in time."""
+    deadline = time.monotonic() + timeout_s
+    while (living := [worker for worker in workers if not worker.has_ended()]) and time.monotonic() < deadline:
+        told = connection.wait([worker.process.sentinel for worker in living], timeout=END_CHECK_S)
+        if len(told) == len(living):  # or what tells is gone
+            time.sleep(END_CHECK_S / 10.0)
+    return living

@@ -14,18 +14,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import Any, NamedTuple
 
 from envs.api import UnsupportedSpaceError
 from utils import guardian, processes
 from utils.options import ConfigError
+from utils.signals import leave_to_main_process, withheld_from_new_processes
 
 # Every child needs these; imported once in the server, they cost a child neither time nor memory.
 PRELOAD = ["numpy", "gymnasium", "faster_fifo", "setproctitle", "threadpoolctl", "algorithms.workers.actor_worker"]
@@ -33,10 +34,21 @@ PRELOAD = ["numpy", "gymnasium", "faster_fifo", "setproctitle", "threadpoolctl",
 # How soon a signal is noticed while the environment is being looked at.
 CANCEL_CHECK_S = 0.1
 CLEAR_UP_S = 5.0
+# The server may have to import everything first, from a slow disk; the guardian ends at once.
+START_S, GUARDIAN_S = 120.0, 3.0
 
 
 class RunFailed(RuntimeError):
     """The run cannot go on. The message ends with the cause."""
+
+
+class _Home(NamedTuple):
+    """Where a process that runs one function belongs."""
+
+    process_group: int
+    driver: int  # pid
+    mark: str
+    search_path: list[str]
 
 
 class LaunchPad:
@@ -48,18 +60,24 @@ class LaunchPad:
         self._clear_up = ""
         # For the forkserver's socket. multiprocessing would make a folder itself, which stays when we are killed.
         self._sockets = tempfile.mkdtemp(prefix="appo-")
+        self.mark = Path(self._sockets).name
+        """What tells this run's processes from all others, see `guardian`."""
         this_process: Any = multiprocessing.current_process()
         this_process._config["tempdir"] = self._sockets
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
         processes.adopt_orphans()
         processes.allow_many_descriptors()
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
-        forkserver.ensure_running()
+        with withheld_from_new_processes():
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self.context = multiprocessing.get_context("forkserver")
+            self.context.set_forkserver_preload(PRELOAD)
+            self._owns_tracker = _tracker_pid() is None
+            resource_tracker.ensure_running()  # no process of the run
+            with _in_environment(processes.MARK_VARIABLE, self.mark):
+                forkserver.ensure_running()
         assert self._guardian.stdout is not None
         self.process_group = int(self._guardian.stdout.readline())
 
@@ -74,8 +92,7 @@ class LaunchPad:
     def pids(self) -> set[int]:
         """Children of the driver that are no workers."""
         server = _forkserver()
-        tracker: Any = resource_tracker._resource_tracker
-        return {pid for pid in (self._guardian.pid, server._forkserver_pid, tracker._pid) if pid}
+        return {pid for pid in (self._guardian.pid, server._forkserver_pid, _tracker_pid()) if pid}
 
     def dead(self) -> str:
         """The name of a helper process that has ended, empty while all live."""
@@ -83,7 +100,7 @@ class LaunchPad:
             return "appo guardian"
         server = _forkserver()
         pid = server._forkserver_pid
-        return "" if pid and _is_alive(pid) else "the forkserver"
+        return "" if pid and processes.is_alive(pid) else "the forkserver"
 
     def run_once(
         self,
@@ -105,9 +122,11 @@ class LaunchPad:
             ConfigError: the function raised it, or refused a space.
         """
         receiver, sender = self.context.Pipe(duplex=False)
-        once = (sender, self.process_group, self.search_path, function, arguments)
+        home = _Home(self.process_group, os.getpid(), self.mark, self.search_path)
+        once = (sender, home, function, arguments)
         child = self.context.Process(target=_run_once, args=once, name="appo probe")
-        child.start()
+        if not self.launch(child, is_cancelled):
+            return None
         sender.close()
         name = getattr(function, "__name__", str(function))
         try:
@@ -124,40 +143,74 @@ class LaunchPad:
         finally:
             child.kill()
             child.join(1.0)
+            processes.kill_orphans(self.pids, processes.worker_mark(self.mark, child.pid or 0))
         if refusal:
             raise ConfigError(refusal)
         if failure:
             raise RunFailed(failure)
         return result
 
+    def launch(self, process: BaseProcess, is_cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Start a process; False when `is_cancelled` came first.
+
+        The server may be stopped, or hang in an import, and whoever asks it for a process then waits for ever. So a
+        thread asks, and this one goes on.
+
+        Raises:
+            RunFailed: the server does not answer.
+        """
+        failure: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                process.start()
+            except BaseException as error:  # told below
+                failure.append(error)
+
+        thread = threading.Thread(target=start, name="start of a process", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + START_S
+        while thread.is_alive():
+            thread.join(CANCEL_CHECK_S)
+            if thread.is_alive() and is_cancelled():
+                return False
+            if thread.is_alive() and time.monotonic() > deadline:
+                raise RunFailed(f"the forkserver did not start {process.name} within {START_S:g} s")
+        if failure:
+            raise failure[0]
+        return True
+
     def kill_everything(self) -> None:
-        """Nothing of ours is left after this call."""
+        """Nothing of ours is left after this call, which never waits for long."""
         guardian_process = self._guardian
         assert guardian_process.stdin is not None and guardian_process.stdout is not None
-        guardian_process.stdin.close()  # the guardian kills its whole group, itself included
-        guardian_process.wait()
+        guardian_process.stdin.close()  # the guardian kills the run's processes, itself included
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it is stopped
+            guardian_process.wait(GUARDIAN_S)
         guardian_process.stdout.close()
-        with contextlib.suppress(FileNotFoundError):  # its socket went with the guardian
-            _forkserver()._stop()
+        _end_forkserver()
+        if self._owns_tracker:
+            _end_resource_tracker()
         this_process: Any = multiprocessing.current_process()
-        this_process._config.pop("tempdir", None)  # the guardian has deleted it
-        processes.kill_strangers(self.pids)
+        this_process._config.pop("tempdir", None)  # it is deleted
+        guardian.kill_run(self.process_group, self.mark)  # what is left where the guardian could not
+        guardian_process.wait()
+        processes.reap_orphans(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
-        if self._clear_up:  # the guardian has started it as well, and it went with the strangers
+        if self._clear_up:  # the guardian has started it as well, unless it was killed itself
             command = [sys.executable, "-I", "-S", self._clear_up, str(self.process_group)]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)
 
 
-def _run_once(
-    sender: Any, group: int, search_path: list[str], function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    processes.die_with_parent(os.getppid())
-    processes.join_group(group)
+def _run_once(sender: Any, home: _Home, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    leave_to_main_process()
+    processes.die_with_parent(os.getppid(), heir=home.driver)
+    processes.join_group(home.process_group)
     processes.set_title("appo probe")
     processes.redirect_output(Path(os.devnull))
-    sys.path += [folder for folder in search_path if folder not in sys.path]
+    _held = processes.mark_descendants(processes.worker_mark(home.mark, os.getpid()))
+    sys.path += [folder for folder in home.search_path if folder not in sys.path]
     result, refusal, failure = None, "", ""
     try:
         result = function(*arguments)
@@ -181,13 +234,54 @@ def describe_exit(code: int | None) -> str:
     return f"was killed by {name}{hint}"
 
 
-def _is_alive(pid: int) -> bool:
+@contextlib.contextmanager
+def _in_environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def _forkserver() -> Any:
     """The one server of this process, which multiprocessing keeps to itself."""
     return forkserver._forkserver
+
+
+def _tracker_pid() -> Any:
+    tracker: Any = resource_tracker._resource_tracker
+    return tracker._pid
+
+
+def _end_forkserver() -> None:
+    """Kill the server, which may be stopped.
+
+    Its own way to end is to wait until nobody holds a pipe any more, and a daemon that an environment left behind may
+    hold it for ever.
+    """
+    server = _forkserver()
+    if server._forkserver_pid is None:
+        return
+    _kill_and_wait(server._forkserver_pid)
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+
+
+def _end_resource_tracker() -> None:
+    """The same for what watches over named shared memory, of which a run has none."""
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._pid is None:
+        return
+    os.close(tracker._fd)
+    _kill_and_wait(tracker._pid)
+    tracker._fd = tracker._pid = None
+
+
+def _kill_and_wait(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # waited for by somebody else
+        os.waitpid(child, 0)

@@ -32,13 +32,16 @@ from algorithms.messages import (
     WorkerWorks,
 )
 from algorithms.workers import channels
+from algorithms.workers.awake_clock import AwakeClock
 from algorithms.workers.channels import Inbox, Outbox
 from algorithms.workers.incarnations import (
+    EXIT_LOST,
     FIRST_WORK,
     WORTH_A_RESTART,
     Limits,
     Managed,
     Recipe,
+    await_ends,
     first_learner,
     kind_of,
 )
@@ -46,24 +49,21 @@ from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
 from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
 from algorithms.workers.worker import (
     DUMP_STACKS,
-    WORKER_VARIABLE,
     Bells,
     SharedMemoryHandle,
     WorkerStart,
     gates,
     run_worker,
 )
-from utils.processes import kill_strangers, reap_strangers
+from utils.processes import kill_orphans, reap_orphans, worker_mark
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
 # Who fails by an exception after a shorter life than this has failed in a row, whatever it did meanwhile.
 LONG_LIFE_S = 60.0
-
-
-# The exit code of a child whose forkserver is gone, and how long that may still look alive after its pipes closed.
-EXIT_LOST = 255
+# How long a forkserver that has ended may still look alive after its pipes closed.
 FORKSERVER_EXIT_S = 0.1
+KILL_S = 1.0  # how long a killed worker may still take to end
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,8 @@ class Supervisor:
         self._workers: dict[str, Managed] = {}
         self._successors: list[_Successor] = []
         self._undelivered: list[Report] = []
+        self._replaces = True
+        self._clock = AwakeClock(time.monotonic())
 
     def start(self, recipe: Recipe, generation: int = 0, lost_at: float = 0.0) -> Managed:
         """Start one incarnation of a worker; its predecessor, if there was one, is dead."""
@@ -118,6 +120,8 @@ class Supervisor:
             placement=recipe.placement,
             log_path=self._log_dir / f"{recipe.name}.txt",
             process_group=self._pad.process_group,
+            mark=self._pad.mark,
+            driver=os.getpid(),
             log_level=self.log_level,
             search_path=self._pad.search_path,
         )
@@ -125,7 +129,7 @@ class Supervisor:
         process = self._pad.context.Process(target=run_worker, args=arguments, name=recipe.name)
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
-        process.start()
+        self._pad.launch(process)
         tallies = arrays["tallies"][recipe.process].copy()
         managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
         self._workers[recipe.name] = managed
@@ -149,7 +153,7 @@ class Supervisor:
 
     def measure_memory(self) -> None:
         """Note how much memory every worker occupies, and clear away what their environments left to end."""
-        reap_strangers(self._pad.pids)
+        reap_orphans(self._known_pids())
         for worker in self.workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(worker.pid).memory_info().rss
@@ -160,14 +164,42 @@ class Supervisor:
 
         Raises:
             RunFailed: going on is pointless; the message names the worker and ends with its traceback if it had one.
+                Never once `stop_replacing` was called.
         """
+        self._clock.look(time.monotonic())
         ended = self._wait_for_exits(timeout_s)
         # Exits are read before the queues are emptied: a failing worker flushes its Failed report before it exits,
         # so a report that exists is always seen together with the exit.
         self._undelivered += self._drain(self.workers)  # kept for the next call when this one raises
-        if any(worker.process.exitcode == EXIT_LOST for worker in ended):
+        if self._replaces:
+            self._replace(ended)
+        else:
+            for worker in ended:
+                self._clear_up_behind(worker)
+        for worker in self.workers:
+            worker.outbox.flush()
+        reports, self._undelivered = self._undelivered, []
+        return reports
+
+    def stop_replacing(self) -> None:
+        """The run ends: workers that are lost from now on are cleared up behind, and nothing else."""
+        self._replaces = False
+        self._successors.clear()
+
+    def lives(self, name: str) -> bool:
+        """This worker is there, or is about to be replaced."""
+        return name in self._workers or any(successor.recipe.name == name for successor in self._successors)
+
+    def _replace(self, ended: list[Managed]) -> None:
+        """Let those that ended, and those that hang, be followed by others.
+
+        Raises:
+            RunFailed: nobody can be replaced any more, or somebody is not and the run cannot do without it.
+        """
+        if any(worker.process.exitcode == EXIT_LOST for worker in self.workers):
             time.sleep(FORKSERVER_EXIT_S)
-        if dead := self._pad.dead():  # before all others, which die of it
+        if dead := self._pad.dead():
+            self.stop_replacing()
             raise RunFailed(f"{dead} was killed")
         self._note_first_work()
         for worker in ended:
@@ -178,10 +210,6 @@ class Supervisor:
             limit_s, phase = self.limits.of(self._phase(worker)), self._phase(worker).name.lower()
             self._condemn(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
         self._start_successors()
-        for worker in self.workers:
-            worker.outbox.flush()
-        reports, self._undelivered = self._undelivered, []
-        return reports
 
     def unblock(self, kind: Kind, why: str) -> None:
         """Everybody waits for workers of this kind: note where every process is, and replace these."""
@@ -218,23 +246,18 @@ class Supervisor:
         return self._retire(self.workers, timeout_s)
 
     def _retire(self, retiring: list[Managed], timeout_s: float) -> list[Report]:
-        deadline = time.monotonic() + timeout_s
         for worker in retiring:
             self._arrays["stop"][worker.recipe.process] = 1
         self._ring_all()
-        while (living := [worker for worker in retiring if worker.process.is_alive()]) and time.monotonic() < deadline:
-            connection.wait([worker.process.sentinel for worker in living], timeout=0.05)
-        for worker in living:
+        for worker in (living := await_ends(retiring, timeout_s)):
             log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
-            worker.process.kill()
-        for worker in retiring:
-            worker.process.join(2.0)
+            worker.kill()
+        await_ends(living, KILL_S)
         reports, self._undelivered = [*self._undelivered, *self._drain(retiring)], []
         for worker in retiring:
             if worker.failure:
                 log.warning("%s, while it was ended, %s", worker.recipe.name, _last_line(worker.failure.traceback))
-            del self._workers[worker.recipe.name]
-            self._take_back_blocks(worker)
+            self._clear_up_behind(worker)
         return reports
 
     def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
@@ -243,9 +266,12 @@ class Supervisor:
             timeout_s = min(timeout_s, max(0.0, successor.due - now))
         by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
         ready = connection.wait(list(by_sentinel), timeout=timeout_s)
-        ended = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]
-        for worker in ended:
+        told = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]
+        for worker in told:
             worker.process.join(1.0)
+        ended = [worker for worker in told if worker.has_ended()]
+        if told and not ended:  # what tells is gone, and they live
+            time.sleep(timeout_s)
         return ended
 
     def _drain(self, workers: list[Managed]) -> list[Report]:
@@ -271,9 +297,7 @@ class Supervisor:
         recipe, now, kind = worker.recipe, time.monotonic(), self._kind(worker)
         phase, failure = self._phase(worker), worker.failure
         what = worker.condemned or describe_exit(worker.process.exitcode)
-        del self._workers[recipe.name]  # the others may still be asked to save what they have
-        self._take_back_blocks(worker)
-        kill_strangers(self._pad.pids, WORKER_VARIABLE, worker.pid)  # what it had started and has not died with it
+        self._clear_up_behind(worker)
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
         # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
         has_worked = self._has_worked(worker) and (failure is None or now - worker.started_at > LONG_LIFE_S)
@@ -292,8 +316,10 @@ class Supervisor:
         successor = _Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
         self._successors.append(successor)
 
-    def _take_back_blocks(self, worker: Managed) -> None:
-        """Nobody holds a block any more that this worker, which has ended, held."""
+    def _clear_up_behind(self, worker: Managed) -> None:
+        """A worker has ended: nobody knows it, nothing that it started runs, nobody holds a block that it held."""
+        del self._workers[worker.recipe.name]
+        kill_orphans(self._known_pids(), worker_mark(self._pad.mark, worker.pid))
         if self._kind(worker) is Kind.ACTOR:
             blocks.give_back(self._arrays, worker.recipe.process)
         elif self._kind(worker) is Kind.LEARNER:
@@ -328,7 +354,7 @@ class Supervisor:
         """Kill a worker; its exit is seen like any other."""
         if not worker.condemned:
             worker.condemned = why
-            worker.process.kill()
+            worker.kill()
 
     def _cause(self, worker: Managed, what: str, reason: str) -> str:
         """Why the run ends, its last line the shortest."""
@@ -343,13 +369,17 @@ class Supervisor:
         return kind_of(worker.recipe, self._arrays.sizes)
 
     def _stuck(self) -> list[Managed]:
-        now = time.monotonic()
-        beats = self._arrays["heartbeat"]
+        beats, silent_s = self._arrays["heartbeat"], self._clock.since
         return [
             worker
             for worker in self.workers
-            if not worker.condemned and now - float(beats[worker.recipe.process]) > self.limits.of(self._phase(worker))
+            if not worker.condemned
+            and silent_s(float(beats[worker.recipe.process])) > self.limits.of(self._phase(worker))
         ]
+
+    def _known_pids(self) -> set[int]:
+        """Of processes whose end is noticed elsewhere; without a forkserver, workers are children of the driver."""
+        return self._pad.pids | {worker.pid for worker in self.workers}
 
     def _phase(self, worker: Managed) -> Phase:
         return Phase(int(self._arrays["phase"][worker.recipe.process]))

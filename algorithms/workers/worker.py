@@ -25,13 +25,13 @@ from algorithms.workers.channels import Gate, Inbox, Outbox
 from algorithms.workers.doorbells import Doorbell, SharedDescriptor
 from algorithms.workers.placement import Placement
 from utils import processes
+from utils.signals import leave_to_main_process
 
 # How long a worker may sleep through a bell that was missed, for whatever reason, or a request to stop.
 LONGEST_SLEEP_S = 0.1
 EXIT_OK = 0
 EXIT_FAILED = 1
-WORKER_VARIABLE = "APPO_WORKER"  # in the environment of what a worker starts: the worker's process id
-DUMP_STACKS = signal.SIGUSR2  # makes a worker write the stacks of all its threads into its log
+DUMP_STACKS = signal.SIGQUIT  # makes a worker write the stacks of all its threads into its log
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,8 @@ class WorkerStart:
     placement: Placement
     log_path: Path
     process_group: int
+    mark: str  # of the run, see `guardian`
+    driver: int  # pid of the process that the worker lives for
     parent: int = 0  # pid of the process that forks workers; 0: whoever is the parent
     log_level: int = logging.INFO
     search_path: list[str] = field(default_factory=list)  # where a user's own modules lie
@@ -177,13 +179,12 @@ def gates(arrays: SharedArrays, process: int, mine: str, theirs: str) -> tuple[G
 
 def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     """Entry point of every worker process: take the place of `start`, then live as `package.module:Class`."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they belong to the driver, which ends its workers itself
-    processes.die_with_parent(start.parent or os.getppid())
+    leave_to_main_process()
+    processes.die_with_parent(start.parent or os.getppid(), heir=start.driver)
     processes.join_group(start.process_group)
     processes.redirect_output(start.log_path)
     processes.set_title(start.name)
-    processes.mark_descendants(WORKER_VARIABLE)
+    _held = processes.mark_descendants(processes.worker_mark(start.mark, os.getpid()))
     processes.pin_to_cores(start.placement.cores)
     processes.lower_priority(start.placement.niceness)
     if start.placement.gpu is not None:

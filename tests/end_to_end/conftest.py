@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,20 @@ SMALL = ["--num_workers=2", "--num_envs_per_worker=8", "--device=cpu", "--experi
 class Run:
     """One `train_appo.py`, from its start to its end."""
 
-    def __init__(self, train_dir: Path, *options: str, env: str = "CartPole-v1", script: str = "train_appo.py") -> None:
+    def __init__(
+        self,
+        train_dir: Path,
+        *options: str,
+        env: str = "CartPole-v1",
+        script: str = "train_appo.py",
+        before: Sequence[str] = (),
+    ) -> None:
+        """`before`: words of a command that starts the script, for example `nohup`."""
         self.folder = train_dir / "run"
         words = [sys.executable, str(ROOT / script), f"--env={env}", "--experiment=run", f"--train_dir={train_dir}"]
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [*words, *options],
+            [*before, *words, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

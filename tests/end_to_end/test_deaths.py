@@ -8,7 +8,7 @@ import time
 import pytest
 
 from algorithms import checkpoints
-from tests.end_to_end.conftest import SMALL, wait_for_end
+from tests.end_to_end.conftest import ROOT, SMALL, wait_for_end
 from utils.files import read_json_lines
 
 WORKERS = ["actor-01", "policy-0-0", "learner-0"]
@@ -96,14 +96,28 @@ def test_without_restarts_a_killed_worker_ends_the_run_within_two_seconds_and_is
 
 
 @pytest.mark.parametrize("title", ["guardian", "forkserver"])
-def test_a_run_that_cannot_replace_anybody_any_more_ends_within_two_seconds(start, title):
+def test_a_run_that_cannot_replace_anybody_any_more_saves_and_ends(start, title):
+    run = start(*SMALL)
+    run.wait_for_training(frames=3000)
+    family, told = list(run.tree().values()), run.status()
+    run.kill(title)
+    assert run.end() == 1
+    assert f"{title} was killed" in run.output.strip().splitlines()[-1]
+    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
+    assert not wait_for_end(family, seconds=1.0)
+
+
+def test_workers_without_a_forkserver_go_with_the_driver(start):
     run = start(*SMALL)
     run.wait_for_training()
-    run.kill(title)
-    began = time.monotonic()
-    assert run.end() == 1
-    assert time.monotonic() - began < 2.5
-    assert f"{title} was killed" in run.output.strip().splitlines()[-1]
+    family = list(run.tree().values())
+    for title in ("appo driver", "guardian", "forkserver"):  # nobody is left who could end the workers
+        run.kill(title, signal.SIGSTOP)
+    for title in ("guardian", "forkserver", "appo driver"):
+        run.kill(title)
+    assert not wait_for_end(family, seconds=2.0)
+    assert run.end() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("title", ["actor-01", "policy-0-0"])
@@ -113,6 +127,47 @@ def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title
     run.kill(title)
     assert run.end() == 1
     assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > 0
+
+
+def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start, tmp_path):
+    """A module that the interpreter imports at its start makes one method fail, once a file says so."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib\n"
+        "from algorithms.training.summaries import Summaries\n"
+        "sound = Summaries.maybe_write\n"
+        "def maybe_write(self):\n"
+        f"    if pathlib.Path({str(tmp_path / 'trap')!r}).exists():\n"
+        "        raise ZeroDivisionError('a mistake')\n"
+        "    sound(self)\n"
+        "Summaries.maybe_write = maybe_write\n"
+    )
+    run = start(*SMALL, before=["env", f"PYTHONPATH={tmp_path}:{ROOT}"])
+    run.wait_for_training(frames=3000)
+    told = run.status()
+    (tmp_path / "trap").touch()
+    assert run.end() == 1
+    assert run.output.strip().splitlines()[-1].endswith("ZeroDivisionError: a mistake")
+    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
+
+
+def test_a_run_that_stood_still_as_a_whole_goes_on_with_the_workers_it_has(start):
+    """As a container that is paused, or a laptop that is closed."""
+    run = start(*SMALL, "--heartbeat_timeout_seconds=2", "--stall_timeout_seconds=3")
+    run.wait_for_training(frames=3000)
+    family = run.tree()
+    for process in family.values():
+        process.suspend()
+    time.sleep(6.0)
+    for process in reversed(family.values()):
+        process.resume()
+    frames = run.status()["env_frames"]
+    run.wait_for(lambda: run.status()["env_frames"] > frames + 3000)
+    assert run.status()["troubles"]["restarts"] == 0
+    assert {title: process.pid for title, process in run.tree().items()} == {t: p.pid for t, p in family.items()}
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert not events(run, "lost") and not events(run, "stall")
 
 
 def test_sigusr1_saves_and_the_run_goes_on(start):

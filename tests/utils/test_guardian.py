@@ -5,16 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
+from pathlib import Path
 
 import psutil
 import pytest
 
 from utils import guardian
 
+ROOT = Path(__file__).resolve().parents[2]
+NO_GROUP = 2**31
+
 # Starts the guardian and two children in its group, one of which has a child itself; prints their process ids.
 PARENT = """
 import os, subprocess, sys, time
-guardian = subprocess.Popen([sys.executable, "-I", "-S", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+command = [sys.executable, "-I", "-S", sys.argv[1], "/no/folder"]
+guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 group = int(guardian.stdout.readline())
 sleep = "import time; time.sleep(1000)"
 parent = "import subprocess, sys, time; words = [sys.executable, '-c', sys.argv[1]]; "
@@ -99,7 +105,7 @@ def test_scripts_that_came_through_the_pipe_are_run_with_the_group_and_outlive_i
         "    time.sleep(0.01)\n"
         f"open({str(told)!r}, 'w').write(sys.argv[1])\n"
     )
-    command = [sys.executable, "-I", "-S", guardian.__file__]
+    command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / "sockets")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         group = process.stdout.readline().decode().strip()
         process.stdin.write(f"{script}\n{tmp_path / 'missing.py'}\n".encode())
@@ -125,9 +131,55 @@ def test_when_its_parent_lets_go_the_group_ends_and_the_parent_lives(make_parent
     assert parent.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_meant_for_the_parent_do_not_end_it(make_parent, number):
     _, group, family = make_parent("is killed")
     os.kill(group, number)
     time.sleep(0.1)
     assert all(is_alive(pid) for pid in family)
+
+
+# Starts processes that leave the group: two that are marked, one below them without a mark, and a stranger.
+MARKED = """
+import os, subprocess, sys, time
+from utils import processes
+sleep = "import time; time.sleep(1000)"
+parent = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], env={}, "
+parent += "start_new_session=True); print(child.pid, flush=True); time.sleep(1000)"
+words = [sys.executable, "-c", parent, sleep]
+stranger = subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True)
+held = processes.mark_descendants(sys.argv[1] + ".7;")
+executed = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE)
+below = int(executed.stdout.readline())
+forked = os.fork()
+if not forked:
+    os.setsid()
+    time.sleep(1000)
+print(stranger.pid, executed.pid, below, forked, flush=True)
+os._exit(0)
+"""
+
+
+def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_nobody_else(tmp_path):
+    mark = f"appo-{uuid.uuid4().hex}"
+    with subprocess.Popen([sys.executable, "-c", MARKED, mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
+        stranger, *family = [int(word) for word in starter.stdout.readline().split()]
+    try:
+        assert all(is_alive(pid) for pid in [stranger, *family])
+        assert guardian.run_processes(NO_GROUP, mark) == set(family)
+        assert guardian.run_processes(NO_GROUP, f"{mark}.7;") == set(family) and not guardian.run_processes(
+            NO_GROUP, f"{mark}.77;"
+        )
+        command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / mark)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+        assert seconds_until_gone(family) < 2.0
+        assert is_alive(stranger)
+    finally:
+        for pid in filter(is_alive, [stranger, *family]):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_no_mark_is_borne_by_nobody():
+    assert not guardian.bears(os.getpid(), "")
+    assert not guardian.run_processes(NO_GROUP, "")

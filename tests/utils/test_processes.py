@@ -147,29 +147,54 @@ def test_a_niceness_that_is_not_allowed_is_said_and_survived(monkeypatch, caplog
     ]
 
 
-STRANGERS = f"""
+ORPHANS = f"""
 processes.adopt_orphans()
-known = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
-parent = "import subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
-parent += "print(subprocess.Popen(words, stdout=subprocess.DEVNULL).pid, flush=True)"
-orphan = subprocess.run([sys.executable, "-c", parent, {SLEEP!r}], stdout=subprocess.PIPE, text=True)
-lives_on = parent + "; sys.stdin.read()"
-words = [sys.executable, "-c", lives_on, {SLEEP!r}]
-child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-grandchild = int(child.stdout.readline())
-killed = processes.kill_strangers({{known.pid}})
-print(known.pid, int(orphan.stdout), child.pid, grandchild, "killed", *sorted(killed), flush=True)
+sleep = [sys.executable, "-c", {SLEEP!r}]
+marked, other, unmarked = dict(os.environ, APPO_RUN="appo-x.1;"), dict(os.environ, APPO_RUN="appo-x.2;"), None
+known, first, second, stranger = (subprocess.Popen(sleep, env=env) for env in (marked, marked, other, unmarked))
+parent = "import subprocess, sys, time; words = [sys.executable, '-c', sys.argv[1]]; "
+parent += "print(subprocess.Popen(words, stdout=subprocess.DEVNULL, env={{}}).pid, flush=True); "
+words = [sys.executable, "-c", parent + "time.sleep(1000)", {SLEEP!r}]
+third = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=marked)
+below = int(third.stdout.readline())
+print(known.pid, second.pid, stranger.pid, first.pid, third.pid, below, flush=True)
+print(*processes.kill_orphans({{known.pid}}, "appo-x.1;"), flush=True)
 time.sleep(1000)
 """
 
 
-def test_children_and_orphans_that_nobody_knows_are_killed_with_all_below_them(start):
-    _, words = start(STRANGERS)
-    known, *strangers = [int(word) for word in words[:4]]
-    assert [int(word) for word in words[5:]] == sorted(strangers)
-    assert is_alive(known)
-    wait_until(lambda: not any(is_alive(pid) for pid in strangers))
-    os.kill(known, signal.SIGKILL)
+def test_marked_orphans_are_killed_with_all_below_them_and_no_others(start):
+    child, words = start(ORPHANS)
+    known, second, stranger, *orphans = [int(word) for word in words]
+    assert sorted(int(word) for word in child.stdout.readline().split()) == sorted(orphans)
+    assert all(is_alive(pid) for pid in (known, second, stranger))
+    wait_until(lambda: not any(is_alive(pid) for pid in orphans))
+    for pid in (known, second, stranger):
+        os.kill(pid, signal.SIGKILL)
+
+
+OUTLIVES = """
+code = "import os, sys, time; from utils import processes; "
+code += "processes.die_with_parent(int(sys.argv[1]), heir=int(sys.argv[2])); print(os.getpid(), flush=True); "
+code += "time.sleep(1000)"
+processes.adopt_orphans()
+middle = "import os, subprocess, sys, time; "
+middle += "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid()), sys.argv[2]]); time.sleep(1000)"
+print(subprocess.Popen([sys.executable, "-c", middle, code, str(os.getpid())]).pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_who_has_an_heir_to_its_parent_outlives_the_parent_and_ends_with_the_heir(start):
+    heir, [parent] = start(OUTLIVES)
+    pid = int(heir.stdout.readline())
+    os.kill(int(parent), signal.SIGKILL)
+    wait_until(lambda: psutil.Process(pid).ppid() == heir.pid)
+    time.sleep(0.1)
+    assert is_alive(pid)
+    heir.kill()
+    heir.wait()
+    wait_until(lambda: not is_alive(pid))
 
 
 ENDED_ORPHAN = """
@@ -180,7 +205,7 @@ while psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
     time.sleep(0.01)
 known = subprocess.Popen([sys.executable, "-c", ""])
 os.waitid(os.P_PID, known.pid, os.WEXITED | os.WNOWAIT)
-processes.reap_strangers({known.pid})
+processes.reap_orphans({known.pid})
 print(psutil.pid_exists(orphan), known.wait(), flush=True)
 """
 

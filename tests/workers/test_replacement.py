@@ -251,14 +251,15 @@ def test_who_is_told_to_end_is_not_replaced(crew):
     assert crew.arrays["restarts"].sum() == started and living(crew) == {}
 
 
-def test_a_run_without_its_forkserver_ends(crew):
-    crew.broken("Idle", name="actor-00")
+def test_without_a_forkserver_nobody_is_replaced_and_reports_still_arrive(crew, monkeypatch):
+    worker = crew.broken("Echo", name="actor-00")
     crew.ready("actor-00")
-    crew.supervisor._pad = DeadPad()
-    with pytest.raises(RunFailed, match="the forkserver was killed"):
+    monkeypatch.setattr(crew.supervisor._pad, "dead", lambda: "the forkserver")
+    with pytest.raises(RunFailed, match=r"^the forkserver was killed$"):
         crew.supervisor.poll(0.01)
-
-
-class DeadPad:
-    def dead(self):
-        return "the forkserver"
+    crew.supervisor.send("actor-00", Ready("said"))
+    crew.ready("said")
+    assert crew.supervisor.lives("actor-00") and not crew.supervisor.lives("actor-01")
+    os.kill(worker.pid, signal.SIGKILL)
+    crew.poll_until(lambda: not crew.supervisor.lives("actor-00"))
+    assert not any(isinstance(report, WorkerLost | WorkerStarted) for report in crew.reports)
