@@ -171,7 +171,7 @@ class Recording:
         self.arrays = SharedArrays.create(wiring.sizes_of(config, spec))
         self._counters = WorkerCounters(self.arrays, 0)
         self._weights = WeightsBuffer.create("weights-0")
-        job = wiring.actor_job(config, resolve(config.env.env), 0, _SEEDS)
+        job = wiring.actor_job(config, resolve(config.env.env), spec, 0, _SEEDS)
         self._splits: list[EnvSplit] = [build_split(self.arrays, job, i, 0) for i in range(self.arrays.sizes.splits)]
         limit_native_threads()
         for split in self._splits:

@@ -54,6 +54,8 @@ class EnvSpec(NamedTuple):
     observations: tuple[ObservationLeaf, ...]
     actions: tuple[ActionLeaf, ...]
     agents_per_env: int
+    reports_true_reward: bool = False
+    """An episode whose infos hold no `true_reward` has none: its return does not stand for it."""
 
 
 class EnvContext(NamedTuple):
@@ -173,6 +175,11 @@ class EnvError(RuntimeError):
         self.context = context
         self.in_a_row = in_a_row
 
+    @property
+    def loses_step(self) -> bool:
+        """A step has no result because of it."""
+        return self.phase not in ("make", "reset")
+
     def __str__(self) -> str:
         context = self.context or EnvContext(env_id=self.env_index)
         name = f" of {context.env_name}" if context.env_name else ""
@@ -183,6 +190,12 @@ class EnvError(RuntimeError):
 
 class BadEnvDataError(EnvError):
     """An environment gave what cannot be learned from. Another try would not help: a defect of the environment."""
+
+    is_final = True  # for whoever decides about a restart
+
+
+class DifferentSpecError(EnvError):
+    """An environment does not have the spec of the run it was built for. Another try would build the same."""
 
     is_final = True  # for whoever decides about a restart
 

@@ -53,8 +53,8 @@ class SamplingConfig:
     )
     on_bad_env_data: str = option(
         "error",
-        "Rewards or observations that are not finite, or not of the declared shape or dtype. error: the run ends and "
-        "names them; drop: the step is lost and the environment reset",
+        "Rewards or observations that are not finite or not of the declared shape or dtype, and infos that break the "
+        "contract. error: the run ends and names them; drop: the step is lost and the environment reset",
         choices=("error", "drop"),
     )
     check_env: bool = option(

@@ -19,7 +19,7 @@ from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.placement import Retreat
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from envs.api import BatchEnv, EnvContext
+from envs.api import BatchEnv, EnvContext, EnvError
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
 from utils.processes import limit_native_threads
@@ -79,8 +79,7 @@ class ActorWorker(Worker):
 
     def teardown(self) -> None:
         """Close every environment."""
-        for split in getattr(self, "splits", []):
-            split.close()
+        close_splits(getattr(self, "splits", []))
 
     def _start_splits(self) -> None:
         sampling, generation = self.job.sampling, self.start.generation
@@ -155,6 +154,15 @@ def tell_progress(env: BatchEnv, env_frames: int) -> None:
         env.set_training_progress(env_frames)
 
 
+def close_splits(splits: list[EnvSplit]) -> None:
+    """Close every environment. One that fails to is told of: nothing is lost with it."""
+    for split in splits:
+        try:
+            split.close()
+        except EnvError as error:
+            log.warning("%s", error)
+
+
 def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKeeper:
     """What one actor does about environments that fail; counted, and with as much time as a reset may take."""
 
@@ -167,6 +175,7 @@ def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKee
         drops_bad_data=sampling.on_bad_env_data == "drop",
         count=count,
         repairing=lambda: counters.during(Phase.RESET),
+        beat=counters.beat,
     )
 
 
@@ -182,7 +191,7 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         # Environments that are built anew within one life of the actor count on from here.
         attempt = generation * ATTEMPTS_PER_LIFE
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
-    env = make_batch_env(job.env, job.family_options, contexts, faults)
+    env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,

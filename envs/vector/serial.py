@@ -23,13 +23,15 @@ from envs.api import (
     BadEnvDataError,
     EnvContext,
     EnvError,
+    EnvSpec,
     MisfitError,
     RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, stay_silent
 from envs.spaces import random_actions
+from envs.specs import require_spec
 from envs.wrappers import find_ability
 from utils.options import ConfigError
 
@@ -45,6 +47,7 @@ class SerialVecEnv:
         contexts: Sequence[EnvContext],
         faults: FaultKeeper | None = None,
         build: Callable[[EnvContext], Any] | None = None,
+        spec: EnvSpec | None = None,
     ) -> None:
         """Adapt environments that were built for these contexts.
 
@@ -53,23 +56,29 @@ class SerialVecEnv:
             contexts: which of all environments of the run these are.
             faults: decides about failures; None: the first one is raised, and numbers are not looked at.
             build: builds one environment anew; needed with `faults`.
+            spec: of every environment, also of one built anew; None: that of the first.
 
         Raises:
             UnsupportedSpaceError: a space that cannot be trained on.
-            ConfigError: the environments differ in their spaces, or one is no environment.
-            EnvError: a reset that looks for action masks failed.
+            ConfigError: one is no environment.
+            EnvError: one differs from `spec`, or a reset that looks for action masks failed.
         """
-        self._adapters = [
-            _adapter(env, index, context) for index, (env, context) in enumerate(zip(envs, contexts, strict=True))
-        ]
+        self._beat = stay_silent if faults is None else faults.beat
+        self._adapters: list[SingleEnvAdapter | ParallelEnvAdapter] = []
+        for index, (env, context) in enumerate(zip(envs, contexts, strict=True)):
+            adapter = _adapter(env, index, context)
+            spec = spec or adapter.spec
+            require_spec(adapter.spec, spec, index, context)
+            self._adapters.append(adapter)
+            self._beat()
+        assert spec is not None, "a batch of no environments"
         first = self._adapters[0]
         self.num_envs = len(self._adapters)
-        self.spec = first.spec
-        for adapter in self._adapters[1:]:
-            self._require_same_spec(adapter)
+        self.spec = spec
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
         agents = self.spec.agents_per_env
+        self._slots: list[tuple[Callable[[Any, int, Target], None], int]]
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
         self._find_abilities()
         self._told: dict[str, Any] = {}  # what environments were told last, for one that takes another's place
@@ -91,6 +100,7 @@ class SerialVecEnv:
         target = Target(self._layout.views(out.observations), out, {})
         for index in range(self.num_envs):
             self._start(index, index * self.spec.agents_per_env, target)
+            self._beat()
         out.fresh.fill(1)
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
@@ -143,7 +153,7 @@ class SerialVecEnv:
         failed = self._failure(index, error, target)
         if self._faults is None or self._build is None:
             raise failed
-        if failed.phase == "step":
+        if failed.loses_step:
             rows = self._rows(first_row)
             lose_step(rows, target.out)
             for row in range(rows.start, rows.stop):
@@ -184,28 +194,23 @@ class SerialVecEnv:
         assert self._build is not None
         try:
             adapter = _adapter(self._build(context), index, context)
-            self._require_same_spec(adapter)
+            require_spec(adapter.spec, self.spec, index, context)
+        except EnvError:
+            raise
         except FAILURES as error:
             raise failure(index, "make", error, context) from error
         adapter.remembers_randomness = old.remembers_randomness
         self._adapters[index] = adapter
         self._slots[index] = (adapter.step, self._slots[index][1])
         self._find_abilities()
-        if "progress" in self._told:
-            self.set_training_progress(self._told["progress"])
+        if "progress" in self._told and index in self._listeners:
+            self._tell_progress(index)
         if "shaping" in self._told:
             self.set_reward_shaping(self._told["shaping"])
 
-    def _require_same_spec(self, adapter: SingleEnvAdapter | ParallelEnvAdapter) -> None:
-        if adapter.spec != self.spec:
-            raise ConfigError(
-                f"environment {adapter.env_index} differs from environment 0: {adapter.spec} and {self.spec}; all "
-                f"environments of a run must have the same spaces"
-            )
-
     def _find_abilities(self) -> None:
-        listeners = [find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters]
-        self._listeners = [listener for listener in listeners if listener is not None]
+        listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
+        self._listeners = {index: listener for index, listener in listeners if listener is not None}
         shapings = [find_ability(adapter.env, RewardShaping) for adapter in self._adapters]
         self._shapings = [shaping for shaping in shapings if shaping is not None]
 
@@ -263,10 +268,21 @@ class SerialVecEnv:
         out.fresh.fill(1)
 
     def set_training_progress(self, env_frames: int) -> None:
-        """Tell every environment that wants to know how many frames the run has seen."""
+        """Tell whoever wants to know how many frames the run has seen; the next step of one that raises fails."""
         self._told["progress"] = env_frames
-        for listener in self._listeners:
-            listener.set_training_progress(env_frames)
+        for index in self._listeners:
+            self._tell_progress(index)
+
+    def _tell_progress(self, index: int) -> None:
+        try:
+            self._listeners[index].set_training_progress(self._told["progress"])
+        except FAILURES as error:
+            failed = failure(index, "set_training_progress", error, self._contexts[index])
+
+            def fail(*_: Any) -> None:
+                raise failed
+
+            self._slots[index] = (fail, self._slots[index][1])
 
     def get_reward_shaping(self) -> dict[str, float] | None:
         """The weights of the reward in force; None where the environments have none to tune."""
@@ -297,11 +313,11 @@ class SerialVecEnv:
         if self._is_closed:
             return
         self._is_closed = True
-        first_failure: tuple[int, Exception] | None = None
+        first_failure: tuple[int, BaseException] | None = None
         for index, adapter in enumerate(self._adapters):
             try:
                 adapter.close()
-            except Exception as error:
+            except FAILURES as error:
                 first_failure = first_failure or (index, error)
         if first_failure:
             failed_index, cause = first_failure

@@ -8,8 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import first_seed, step_arrays
-from envs.api import EnvContext, EnvError
+from envs.api import ActionLeaf, EnvContext, EnvError, EnvSpec, ObservationLeaf
+from envs.families.classic import ClassicOptions
+from envs.families.synthetic import SyntheticOptions
 from envs.registry import make_batch_env
+from envs.specs import in_words
 from envs.vector.serial import SerialVecEnv
 from utils.options import ConfigError
 
@@ -297,8 +300,56 @@ def test_closing_reaches_every_environment_once_whatever_fails():
 def test_environments_with_different_spaces_are_refused():
     other = Scripted(CONTINUES)
     other.action_space = spaces.Discrete(4)
-    with pytest.raises(ConfigError, match="environment 1 differs from environment 0"):
+    message = (
+        r"environment 1 .*differ.*actions: one of 4; 1 agent\]; expected \[.*actions: one of 3; 1 agent\]; all env"
+    )
+    with pytest.raises(EnvError, match=message) as caught:
         batch_of(Scripted(CONTINUES), other)
+    assert caught.value.is_final and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, first, second",
+    [
+        ("synthetic_identity", {}, {"synthetic_size": 9}),
+        ("synthetic_continuous", {}, {"synthetic_action_size": 5}),
+        ("synthetic_image", {}, {"synthetic_image_size": 20}),
+        ("synthetic_multi", {}, {"synthetic_num_agents": 5}),
+        ("classic", {"classic_vectorized": True}, {"classic_vectorized": True}),
+    ],
+)
+def test_environments_that_agree_with_each_other_but_not_with_the_run_are_refused(name, first, second):
+    """One of them has other spaces than the environment that was looked at before the run."""
+    if name == "classic":
+        name, other, options = "CartPole-v1", "synthetic_identity", ClassicOptions(**first)
+        expected = make_batch_env(other, None, [EnvContext()]).spec
+    else:
+        options = SyntheticOptions(**second)
+        expected = make_batch_env(name, SyntheticOptions(**first), [EnvContext()]).spec
+    contexts = [EnvContext(env_id=6 + i) for i in range(2)]
+    own = make_batch_env(name, options, contexts)
+    assert make_batch_env(name, options, contexts, spec=own.spec).spec == own.spec
+    with pytest.raises(EnvError, match=f"environment 6 of {name} .* failed in make: its spaces differ") as caught:
+        make_batch_env(name, options, contexts, spec=expected)
+    assert caught.value.is_final and str(caught.value).count("[observations: ") == 2
+
+
+def test_what_makes_two_specs_differ_is_told():
+    leaf, action = (
+        ObservationLeaf("obs", (2,), "float32", "vector"),
+        ActionLeaf("continuous", 2, (-1.0, -2.0), (1.0, 2.0)),
+    )
+    spec = EnvSpec((leaf,), (action,), 1)
+    others = [
+        spec._replace(observations=(leaf._replace(shape=(3,)),)),
+        spec._replace(observations=(leaf._replace(dtype="int8"),)),
+        spec._replace(observations=(leaf._replace(kind="categorical", num_categories=4),)),
+        spec._replace(actions=(action._replace(high=(1.0, 3.0)),)),
+        spec._replace(actions=(ActionLeaf("discrete", 2),)),
+        spec._replace(agents_per_env=2),
+        spec._replace(reports_true_reward=True),
+    ]
+    assert len({in_words(one) for one in [spec, *others]}) == 1 + len(others)
 
 
 @pytest.mark.parametrize(

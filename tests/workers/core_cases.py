@@ -125,7 +125,7 @@ class Turns:
         sampling = SamplingConfig(
             num_workers=ACTORS, num_envs_per_worker=SPLITS * ENVS_PER_SPLIT, worker_num_splits=SPLITS
         )
-        return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6)
+        return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6, self.case.spec)
 
     def turn(self) -> None:
         """Some open requests are answered by each policy, every split that can goes on."""

@@ -13,6 +13,8 @@ from algorithms.sampling.config import SamplingConfig
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.launch_pad import RunFailed
+from algorithms.workers.restarts import RestartLimits
+from envs.families.synthetic import SyntheticOptions
 from tests.workers.conftest import PATIENCE_S
 from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
 
@@ -30,7 +32,7 @@ class Stage:
     def start(self, actor, **sampling):
         envs = SPLITS * ENVS_PER_SPLIT
         options = SamplingConfig(num_workers=ACTORS, num_envs_per_worker=envs, worker_num_splits=SPLITS, **sampling)
-        job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6)
+        job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6, self.case.spec)
         return self.crew.start(ACTOR, process=actor, name=f"actor-{actor:02d}", job=job)
 
     def play(self, *, learn=True):
@@ -153,6 +155,33 @@ def test_an_environment_that_fails_in_every_step_is_the_end_of_its_actor_with_th
         stage.play_until(lambda: False)
 
 
+def test_an_environment_with_other_spaces_than_were_looked_at_first_ends_its_actor_for_good(stage_of):
+    """All of an actor's environments may agree with each other: what counts is what everybody else was built for."""
+    case = Case("synthetic_identity", options={"synthetic_size": 3}, use_rnn=False)
+    stage = stage_of(case)
+    case.family_options = SyntheticOptions(synthetic_size=4)
+    worker = stage.start(0)
+    stage.crew.supervisor.restarts.limits = RestartLimits(setup_retries=2)
+    message = (
+        r"(?s)^actor-00 failed\nTraceback.*environment 0 of synthetic_identity .* failed in make: its spaces differ .*"
+        r"it has \[observations: .* of 4 .*actions: one of 4; 1 agent\]; expected \[.*actions: one of 3; 1 agent\]"
+    )
+    with pytest.raises(RunFailed, match=message):
+        stage.play_until(lambda: False)
+    assert worker.generation == 0, "another try would have ended alike"
+
+
+def test_building_and_resetting_many_slow_environments_takes_as_long_as_it_takes(stage_of):
+    """Two of them take longer than one may take."""
+    stage = stage_of(
+        Case("synthetic_slow", options={"synthetic_reset_ms": 800.0, "synthetic_step_ms": 0.0}, use_rnn=False)
+    )
+    stage.crew.supervisor.limits = Limits(setup_s=60.0, reset_s=1.5, step_s=60.0)
+    stage.start(0, decorrelate_experience_max_seconds=0.0)
+    stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)
+    assert not stage.crew.arrays["restarts"].any()
+
+
 def test_an_environment_that_ends_the_process_is_noticed(stage_of):
     stage = stage_of(Case("synthetic_exit", options={"synthetic_fault_step": 3}, use_rnn=False))
     stage.start(0)
@@ -166,6 +195,8 @@ def test_an_environment_that_hangs_is_found_by_the_missing_heartbeat(stage_of):
     stage.start(0, decorrelate_envs_on_one_worker=False, decorrelate_experience_max_seconds=0.0)
     stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)
     stage.crew.supervisor.limits = Limits(step_s=1.0)
-    with pytest.raises(RunFailed, match=r"^actor-00 showed no sign of life for 1 s in step$"):
+    with pytest.raises(
+        RunFailed, match=r"^actor-00 showed no sign of life for 1 s in step \(--heartbeat_timeout_seconds\)$"
+    ):
         stage.play_until(lambda: False)
     assert "synthetic_faults.py" in stage.crew.logs()["actor-00"]
