@@ -46,6 +46,7 @@ _FAMILY_BY_ENTRY_POINT = (
     ("minigrid.", "minigrid"),
     ("ale_py.", "atari"),
 )
+_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
 )
@@ -192,9 +193,10 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) -> Any:
-    """Call a factory with those of these that it has parameters for; `**kwargs` gets all of them.
+    """Call a factory with those of these that it has parameters for, by their names.
 
-    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself.
+    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself. `**kwargs`
+    names nothing, and is usually handed on to a constructor: it gets how to render, where somebody watches.
 
     Raises:
         ConfigError: it requires something else.
@@ -202,19 +204,17 @@ def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) ->
     fields = context._asdict()
     offered = {**fields, "env_config": fields, "context": context}
     parameters = inspect.signature(factory).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return factory(**offered)
-    required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
-    ]
+    named = [parameter for parameter in parameters if parameter.kind not in _UNNAMED]
+    required = [parameter.name for parameter in named if parameter.default is parameter.empty]
     unknown = [parameter for parameter in required if parameter not in offered]
     if unknown:
         raise ConfigError(
             f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}"
         )
-    return factory(**{parameter.name: offered[parameter.name] for parameter in parameters if parameter.name in offered})
+    given = {parameter.name: offered[parameter.name] for parameter in named if parameter.name in offered}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        given |= render_arguments(context)
+    return factory(**given)
 
 
 def render_arguments(context: EnvContext) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     import gymnasium
 
     if attribute in gymnasium.registry:
-        return lambda **offered: gymnasium.make(attribute, **render_arguments(offered["context"]))
+        return lambda context: gymnasium.make(attribute, **render_arguments(context))
     close = difflib.get_close_matches(attribute, dir(module), n=1)
     suggestion = f"; did you mean {module_name}:{close[0]}?" if close else ""
     raise ConfigError(f"--env={name}: {module_name!r} has no function or class {attribute!r}{suggestion}")

@@ -284,6 +284,8 @@ def _drive(
         for recipe in wiring.recipes(config, spec, device, experiment, seeds):
             supervisor.start(recipe)
     driver = Driver(config, experiment, workforce, wires, stop)
+    if spec.reports_true_reward:
+        driver.statistics.expect_true_rewards()
     return _follow(driver, experiment, stop)
 
 
