@@ -36,7 +36,7 @@ from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.policy_core import PolicyCore
 from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvSpec, StepArrays
+from envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from envs.registry import make_batch_env, resolve
 from envs.spaces import random_actions
 from utils.processes import keep_freed_memory, limit_native_threads, pin_to_cores, usable_cores
@@ -175,7 +175,7 @@ class Recording:
         self._splits: list[EnvSplit] = [build_split(self.arrays, job, i, 0) for i in range(self.arrays.sizes.splits)]
         limit_native_threads()
         for split in self._splits:
-            split.start(np.random.default_rng(1) if config.sampling.decorrelate_envs_on_one_worker else None)
+            split.start(Decorrelation(np.random.default_rng(1), config.learning.rollout))
 
     def close(self) -> None:
         """Close the environments."""

@@ -21,6 +21,7 @@ Every end of an episode of a row is seen exactly once as `terminated` or `trunca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -107,6 +108,15 @@ class StepArrays(NamedTuple):
     crashed: np.ndarray  # [E] uint8, 1: the step has no result, its environment failed and was started anew
 
 
+class Decorrelation(NamedTuple):
+    """How far environments are moved into their episodes before anybody looks at them."""
+
+    rng: np.random.Generator  # decides how far, and by which actions
+    max_steps: int  # each is moved by a number of steps from 0 to this, but not through more than one whole episode
+    max_seconds: float = math.inf  # of all together: where it is too short, all fall short alike
+    moves_apart: bool = True  # False: all by the same number of steps
+
+
 class BatchEnv(Protocol):
     """A batch of agent rows that is reset, stepped and closed together."""
 
@@ -143,8 +153,8 @@ class BatchEnv(Protocol):
 class Decorrelating(Protocol):
     """Optional, for a `BatchEnv`: environments that can be moved apart after a reset."""
 
-    def decorrelate(self, rng: np.random.Generator, max_steps: int, out: StepArrays) -> None:
-        """Reset, step each environment another random number of random actions up to `max_steps`, write as `reset`."""
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+        """Reset, step each environment another random number of random actions, write as `reset`."""
 
 
 @runtime_checkable

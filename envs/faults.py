@@ -30,8 +30,9 @@ def ignore(is_bad_data: bool) -> None:
     """Count nothing."""
 
 
-def stay_silent() -> None:
-    """Show nobody a sign of life."""
+def go_on() -> bool:
+    """Show nobody a sign of life, and never be asked to end."""
+    return True
 
 
 class FailureStreak:
@@ -58,7 +59,7 @@ class FaultKeeper:
         drops_bad_data: bool = False,
         count: Callable[[bool], None] = ignore,
         repairing: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        beat: Callable[[], None] = stay_silent,
+        beat: Callable[[], bool] = go_on,
     ) -> None:
         """Begin with no failures.
 
@@ -67,7 +68,8 @@ class FaultKeeper:
             drops_bad_data: bad data cost the step, not the run.
             count: called for each failure that is mended, with whether it was bad data.
             repairing: surrounds the mending of an environment, which may take as long as building one.
-            beat: called after each environment that was built or reset at the start: a sign of life.
+            beat: called after each environment that was built or reset at the start, and while they are moved apart: a
+                sign of life; False: nobody needs them any more.
         """
         self._max_rebuilds = max_rebuilds
         self._drops_bad_data = drops_bad_data

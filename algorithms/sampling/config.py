@@ -32,12 +32,14 @@ class SamplingConfig:
     )
     decorrelate_experience_max_seconds: float = option(
         10.0,
-        "At the start, actors begin to sample at moments spread over up to this many seconds, so that episodes do not "
-        "end all at once. 0: at once",
+        "At the start, each environment takes another number of random steps, so that episodes do not end all at once: "
+        "up to 1000 or one whole episode, for no longer than this many seconds. Actor i of n may spend i/n of them, so "
+        "the first samples at once. 0: every episode begins at its beginning",
         minimum=0.0,
     )
     decorrelate_envs_on_one_worker: bool = option(
-        True, "At the start, spread the environments of one actor over an episode as well, not only the actors"
+        True,
+        "At the start, move the environments of one actor apart as well, not only those of different actors",
     )
     reset_timeout_seconds: float = option(
         120.0,

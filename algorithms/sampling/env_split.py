@@ -21,7 +21,7 @@ from algorithms.memory.request_table import SplitRequests
 from algorithms.messages import EpisodeFinished
 from algorithms.sampling.episode_stats import EpisodeStats
 from algorithms.sampling.policy_assignment import PolicyAssignment
-from envs.api import BatchEnv, Decorrelating, StepArrays
+from envs.api import BatchEnv, Decorrelating, Decorrelation, StepArrays
 
 
 class EnvSplit:
@@ -53,14 +53,14 @@ class EnvSplit:
         self.completed = 0  # rollouts handed over
         self.waits_for_block = True
         self.has_started = False
-        self._rng: np.random.Generator | None = None
+        self._decorrelation: Decorrelation | None = None
 
-    def start(self, rng: np.random.Generator | None = None) -> bool:
+    def start(self, decorrelation: Decorrelation | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
 
         Args:
-            rng: when given, each environment first takes another random number of random actions, at most a rollout
-                of them, so that episodes do not run in step.
+            decorrelation: when given, environments are first moved so far into their episodes that these do not run in
+                step.
 
         Returns:
             False: every block still holds a rollout of a predecessor that no learner has taken; `try_next_block` starts
@@ -69,15 +69,15 @@ class EnvSplit:
         Raises:
             EnvError: an environment failed to reset.
         """
-        self._rng = rng
+        self._decorrelation = decorrelation
         if not self._blocks.begin_next():
             return False
         self.has_started = True
         self._block = self._blocks.block
         self._row = 0
         first_row = self._blocks.reset_arrays(self._scratch)
-        if rng is not None and isinstance(self.env, Decorrelating):
-            self.env.decorrelate(rng, self._blocks.rollout, first_row)
+        if decorrelation is not None and isinstance(self.env, Decorrelating):
+            self.env.decorrelate(decorrelation, first_row)
             self._stats.begin_in_the_middle()
         else:
             self.env.reset(first_row)
@@ -118,7 +118,7 @@ class EnvSplit:
     def try_next_block(self) -> bool:
         """Go on in the next block, if it is free."""
         if not self.has_started:
-            return self.start(self._rng)
+            return self.start(self._decorrelation)
         if not self._blocks.begin_next():
             return False
         previous, self._block = self._block, self._blocks.block

@@ -35,7 +35,7 @@ from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.restarts import Kind
-from envs.api import EnvError, EnvSpec, Repeatable, UnsupportedSpaceError
+from envs.api import Decorrelation, EnvError, EnvSpec, Repeatable, UnsupportedSpaceError
 from envs.registry import resolve
 from utils.options import ConfigError
 
@@ -54,7 +54,11 @@ class SerialWorkforce:
         self._reports: list[Report] = []
         self._is_sampling = True
         self._sampler_only = config.run.sampler_only
-        self._decorrelate = config.sampling.decorrelate_envs_on_one_worker
+        sampling = config.sampling
+        self._decorrelate = (
+            sampling.decorrelate_envs_on_one_worker and sampling.decorrelate_experience_max_seconds > 0.0
+        )
+        self._rollout = config.learning.rollout
         self._seed = seeds.of("env")
         actors, policies = config.sampling.num_workers, config.sampling.num_policies
         counters = [WorkerCounters(wires.arrays, process) for process in range(wires.arrays.sizes.processes)]
@@ -171,7 +175,9 @@ class SerialWorkforce:
             self._restore_randomness(state)
         for position, split in enumerate(self._splits):
             rng = np.random.default_rng([self._seed, position])
-            is_started = split.start(rng if self._decorrelate and state is None else None)
+            # The clock plays no part, so it cannot limit how long this takes: few steps do.
+            how = Decorrelation(rng, self._rollout) if self._decorrelate and state is None else None
+            is_started = split.start(how)
             assert is_started, "blocks of a new run are free"
 
     def _build_splits(self) -> None:

@@ -10,7 +10,6 @@ is replaced by zeros, and whatever the step that starts an episode says beside t
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from envs.adapters import failure, fill_common_case, first_seed, lose_step
 from envs.api import (
     ACTION_MASK,
     BadEnvDataError,
+    Decorrelation,
     EnvContext,
     EnvError,
     EnvSpec,
@@ -31,7 +31,7 @@ from envs.api import (
     TrainingProgressListener,
 )
 from envs.contract import check_report, checked_reset, flag, frame_count
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
 from envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
 from envs.specs import complete_spec, declares_info_mask, require_spec
 from envs.wrappers import find_ability
@@ -267,22 +267,23 @@ class VectorEnvAdapter:
             except MisfitError as misfit:
                 raise self._failure(phase, misfit, row) from misfit
 
-    def decorrelate(
-        self, rng: np.random.Generator, max_steps: int, out: StepArrays, max_seconds: float = math.inf
-    ) -> None:
-        """Start anew and take `max_steps` random steps, all environments together, for at most `max_seconds`.
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+        """Start anew and take random steps, all environments together, until an episode has ended in each.
 
-        They fall out of step as far as their episodes end at different times. Writes what `reset` writes; `final` is 1
-        where an episode ends with the last of these steps.
+        They fall out of step as far as their episodes end at different times. Other batches come to other moments: at
+        least half of the steps allowed, drawn by chance, is where this one stops. Writes what `reset` writes; `final`
+        is 1 where an episode ends with the last of these steps.
         """
-        deadline = time.monotonic() + max_seconds
         self.reset(out)
-        unseen = scratch_results(out)
-        for _ in range(max_steps):
-            if time.monotonic() >= deadline:
+        num_steps = int(how.rng.integers(how.max_steps // 2, how.max_steps, endpoint=True))
+        deadline, beat = time.monotonic() + how.max_seconds, go_on if self._faults is None else self._faults.beat
+        unseen, has_ended = scratch_results(out), np.zeros(self.num_envs, np.bool_)
+        for _ in range(num_steps):
+            if has_ended.all() or time.monotonic() >= deadline or not beat():
                 break
             mask = out.observations.get(ACTION_MASK)
-            self.step(random_actions(self.spec.actions, rng, self.num_envs, mask), unseen)
+            self.step(random_actions(self.spec.actions, how.rng, self.num_envs, mask), unseen)
+            has_ended |= (unseen.terminated | unseen.truncated) == 1
         out.fresh.fill(1)
 
     def set_training_progress(self, env_frames: int) -> None:

@@ -10,7 +10,6 @@ nothing is lost, for what came before it stands.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure,
 from envs.api import (
     ACTION_MASK,
     BadEnvDataError,
+    Decorrelation,
     EnvContext,
     EnvError,
     EnvSpec,
@@ -29,7 +29,7 @@ from envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, stay_silent
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
 from envs.spaces import random_actions
 from envs.specs import require_spec
 from envs.wrappers import find_ability
@@ -63,7 +63,7 @@ class SerialVecEnv:
             ConfigError: one is no environment.
             EnvError: one differs from `spec`, or a reset that looks for action masks failed.
         """
-        self._beat = stay_silent if faults is None else faults.beat
+        self._beat = go_on if faults is None else faults.beat
         self._adapters: list[SingleEnvAdapter | ParallelEnvAdapter] = []
         for index, (env, context) in enumerate(zip(envs, contexts, strict=True)):
             adapter = _adapter(env, index, context)
@@ -222,33 +222,32 @@ class SerialVecEnv:
         rows, agents = list(rows), self.spec.agents_per_env
         return [rows[first : first + agents] for first in range(0, len(rows), agents)]
 
-    def decorrelate(
-        self, rng: np.random.Generator, max_steps: int, out: StepArrays, max_seconds: float = math.inf
-    ) -> None:
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
         """Start anew, then take each environment a different number of random steps into its episodes.
 
         Writes what `reset` writes. Environments that were stepped together would otherwise all end together for long,
         and every batch would hold one phase of the episode only.
 
         Args:
-            rng: decides how many steps and which actions.
-            max_steps: the number of steps is drawn from 0 to this.
+            how: how far they go. Only what its `max_seconds` cut short depends on time.
             out: where the observations go.
-            max_seconds: when to stop stepping, each environment after its share. The only thing that depends on time.
         """
-        begin = time.monotonic()
         self.reset(out)
-        num_steps = rng.integers(0, max_steps, self.num_envs, endpoint=True).tolist()
-        for index, env_rng in enumerate(rng.spawn(self.num_envs)):
-            deadline = begin + max_seconds * (index + 1) / self.num_envs
-            self._advance(index, env_rng, num_steps[index], _rows_of(out, index, self.spec.agents_per_env), deadline)
+        number = self.num_envs if how.moves_apart else 1
+        num_steps = how.rng.integers(0, how.max_steps, number, endpoint=True).repeat(self.num_envs // number)
+        # Time is shared out like steps: where there is too little of it, all fall short alike and are still apart.
+        shares = num_steps.cumsum() / max(1, num_steps.sum())
+        begin = time.monotonic()
+        for index, env_rng in enumerate(how.rng.spawn(self.num_envs)):
+            deadline = begin + how.max_seconds * shares[index] if num_steps[index] else begin
+            rows = _rows_of(out, index, self.spec.agents_per_env)
+            self._advance(index, env_rng, int(num_steps[index]), rows, deadline)
 
     def _advance(self, index: int, rng: np.random.Generator, num_steps: int, out: StepArrays, deadline: float) -> None:
         """Take one environment some random steps; `out` holds its rows only."""
         views = self._layout.views(out.observations)
-        for _ in range(num_steps):
-            if time.monotonic() >= deadline:
-                break
+        left, of_episode = num_steps, 0
+        while left > 0 and time.monotonic() < deadline and self._beat():
             mask = out.observations.get(ACTION_MASK)
             actions = random_actions(self.spec.actions, rng, self.spec.agents_per_env, mask)
             fill_common_case(out)
@@ -260,6 +259,11 @@ class SerialVecEnv:
                 self._mend(index, 0, error, target)
             if self._faults is not None:
                 self._check_values(index, 0, target)
+            left, of_episode = left - 1, of_episode + 1
+            if out.crashed.any():
+                of_episode = 0
+            elif self._adapters[index].latest_start is target:
+                left, of_episode = left % of_episode, 0  # another whole episode would lead to where it is now
         if self._adapters[index].is_between_episodes:
             fill_common_case(out)
             self._start(index, 0, Target(views, out, {}))

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, EnvContext, EnvError, MisfitError
+from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError, MisfitError
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper, ValueCheck
 from envs.registry import make_batch_env
@@ -147,7 +147,7 @@ def test_a_crash_at_the_start_is_mended(begin):
     if begin == "reset":
         batch.reset()
     else:
-        batch.vec.decorrelate(np.random.default_rng(2), 50, batch.out)
+        batch.vec.decorrelate(Decorrelation(np.random.default_rng(2), 50), batch.out)
     assert batch.built[:2] == [(11, 1), (11, 2)] and batch.row("fresh") == 1 and batch.row("final") == 0
     attempt, moment = batch.row("obs")
     assert (attempt, moment) == (2, 0) if begin == "reset" else attempt == 3 and moment > 0

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, EnvContext, EnvError
+from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError
 from envs.families.classic import ClassicOptions
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
@@ -153,7 +153,7 @@ def test_cartpole_vectorised_by_its_authors_is_reproducible_and_ends_where_the_p
 def test_decorrelation_brings_environments_out_of_step_as_their_episodes_end():
     batch = VectorEnvAdapter(SyncVectorEnv(cartpoles(8)), contexts(8, seed=1))
     out = step_arrays(batch.spec, 8)
-    batch.decorrelate(np.random.default_rng(0), 45, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 45), out)
     assert out.fresh.all() and not out.rewards.any()
     first_end = np.zeros(8, int)
     for step in range(1, 40):

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from algorithms.memory.blocks import BlockState, block_states
 from envs.adapters import first_seed
-from envs.api import EnvContext
+from envs.api import Decorrelation, EnvContext
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
@@ -336,18 +336,19 @@ def test_a_simulator_s_frame_counts_once_however_many_agents_and_policies_share_
 def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once():
     options = SyntheticOptions(synthetic_episode_length=50)
 
-    def started(rng):
+    def started(how):
         contexts = [EnvContext(env_id=i, seed=1) for i in range(16)]
         played = Played(make_batch_env("synthetic_identity", options, contexts), rollout=8)
-        played.split.start(rng)
+        played.split.start(how)
         assert played.requests[0].count() == 1
         assert (played.arrays["fresh"][1, 0, 0, 0] == 1).all()
         played.play(rollouts=13)
         assert {episode.length_frames for _, episode in played.episodes} == {50}  # seen from their first step
         return [step for step, _ in played.episodes]
 
-    apart = started(np.random.default_rng(0))
+    apart = started(Decorrelation(np.random.default_rng(0), 1000))
     assert len(apart) == 16 and len(set(apart)) > 3 and max(apart) <= 99
+    assert max(apart) - min(apart) > 3 * 8, "over the episode, not over a rollout of it"
     assert started(None) == [49] * 16 + [99] * 16
 
 

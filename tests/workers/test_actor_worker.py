@@ -10,6 +10,7 @@ from algorithms.memory.blocks import BlockState, block_states
 from algorithms.memory.counters import Phase, Tally, Timer
 from algorithms.messages import EpisodesFinished, Ready
 from algorithms.sampling.config import SamplingConfig
+from algorithms.workers.actor_worker import AT_ONCE_S, decorrelation_seconds
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.launch_pad import RunFailed
@@ -84,6 +85,27 @@ def test_actors_play_cartpole_and_what_they_report_agrees_with_what_they_counted
     assert stage.turns.learners[0].policy_version > 3
     assert arrays["timers"][0, Timer.ACTOR_ENV_STEP] > 0 and arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] > 0
     assert stage.crew.phase(0) == Phase.ENDED
+
+
+def test_actors_have_staggered_shares_of_the_time_to_move_their_environments_apart():
+    sampling = SamplingConfig(decorrelate_experience_max_seconds=8.0)
+    assert [decorrelation_seconds(sampling, index, 4, 0) for index in range(4)] == [AT_ONCE_S, 2.0, 4.0, 6.0]
+    assert decorrelation_seconds(sampling, 3, 4, 1) == AT_ONCE_S, "somebody waits for a successor"
+    for limit in (0.0, 0.1):
+        sampling = SamplingConfig(decorrelate_experience_max_seconds=limit)
+        assert decorrelation_seconds(sampling, 0, 4, 0) == decorrelation_seconds(sampling, 0, 4, 1) == limit
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.0])
+def test_the_first_blocks_hold_ends_of_long_episodes_where_there_was_time_to_move_environments_apart(stage_of, seconds):
+    """Blocks end after 2 rollouts, episodes after 4: a rollout's worth of steps before them would not be enough."""
+    stage = stage_of(Case("synthetic_identity", options={"synthetic_episode_length": 4 * ROLLOUT}, use_rnn=False))
+    for actor in range(ACTORS):
+        stage.start(actor, decorrelate_experience_max_seconds=seconds)
+    arrays = stage.crew.arrays
+    stage.play_until(lambda: (block_states(arrays) == BlockState.READY).all(), learn=False)
+    assert (arrays["terminated"] | arrays["truncated"]).any() == (seconds > 0.0)
+    assert not episodes(stage.crew.reports), "their beginnings were not seen"
 
 
 def test_an_actor_is_small_and_knows_no_torch(stage):
