@@ -43,8 +43,8 @@ class SamplingConfig:
     )
     reset_timeout_seconds: float = option(
         120.0,
-        "How long an actor may take to build and reset its environments at the start, and to build one anew, before it "
-        "is replaced",
+        "How long the check before the start may take, and an actor to build or to reset one environment at the start, "
+        "or to build one anew, before it is replaced",
         minimum=1.0,
     )
     max_env_rebuilds: int = option(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from algorithms.memory.blocks import BlockState, block_states
+from algorithms.memory.counters import Phase
 from algorithms.memory.layout import SharedArrays
 from algorithms.workers.restarts import Kind
 
@@ -40,6 +41,8 @@ class Watchdog:
         versions = int(self._arrays["train_steps"].sum()) + int(self._arrays["taking_sequence"].sum())
         if frames != self._frames:
             self._frames, self._frames_moved, self._frame_stalls = frames, now, 0
+        elif not frames and (self._arrays["phase"][: self._arrays.sizes.actors] == Phase.RESET).any():
+            self._frames_moved = now  # environments are still being built, each in its time
         if versions != self._versions:
             self._versions, self._versions_moved, self._version_stalls = versions, now, 0
         timeout_s = self._timeout_s if frames else self._grace_s
