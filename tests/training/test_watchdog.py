@@ -85,7 +85,7 @@ def test_before_the_first_frame_an_actor_that_still_builds_its_environments_is_t
     dog = Watchdog(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True)
     arrays["phase"][1] = Phase.RESET
     assert first_stall(dog, arrays, until=200) is None
-    arrays["phase"][1] = Phase.STEP
+    arrays["quarantined"][1] = 1  # and killed where it was: nobody builds there any more
     stalls = [(second, dog.look(float(second))) for second in range(200, 240)]
     assert [second for second, stall in stalls if stall] == [230]
 
