@@ -29,7 +29,7 @@ class EpisodeFinished(NamedTuple):
 
     policy: int
     episode_return: float  # sum of raw rewards, before scaling and clipping
-    true_return: float  # `info["true_reward"]`; the return where there is none; NaN where only other episodes have one
+    true_return: float  # `info["true_reward"]`; NaN where it reported none: a lost life, or no objective but the return
     length_frames: int
     extra: dict[str, float]  # what the environment put into info["episode_extra_stats"]
 

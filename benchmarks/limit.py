@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from algorithms.config import ResolvedConfig, TrainConfig, resolve
 from algorithms.training import wiring
-from algorithms.workers.launch_pad import LaunchPad, RunFailed
+from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from benchmarks import terms
 from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
 from benchmarks.ours import kind_of_ours, our_run
@@ -36,7 +36,7 @@ from utils.processes import usable_cores
 
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 WARM_UP_S = 10.0
-START_LIMIT_S = 300.0
+START_LIMIT = TimeLimit(300.0)
 SUMMARIES_EVERY_S = 5.0
 
 
@@ -102,7 +102,7 @@ def measure_terms(pad: LaunchPad, config: TrainConfig, spec: EnvSpec, seconds: f
     """
 
     def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-        return pad.run_once(function, arguments, START_LIMIT_S, lambda: False)
+        return pad.run_once(function, arguments, START_LIMIT, lambda: False)
 
     env = alone(terms.environment, config, spec, seconds)
     actor_s = alone(terms.with_bookkeeping, config, spec, seconds)
@@ -142,7 +142,7 @@ def find_out(resolved: ResolvedConfig, options: Sequence[str], seconds: float, t
     config = resolved.config
     pad = LaunchPad([str(ROOT), *sys.path])
     try:
-        spec = pad.run_once(probe, (resolve_env(config.env.env), config.family), START_LIMIT_S, lambda: False)
+        spec = pad.run_once(probe, (resolve_env(config.env.env), config.family), START_LIMIT, lambda: False)
         wiring.check_memory(config, wiring.sizes_of(config, spec))
         found = measure_terms(pad, config, spec, term_seconds)
     finally:

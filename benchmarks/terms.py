@@ -36,7 +36,7 @@ from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.policy_core import PolicyCore
 from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvSpec, StepArrays
+from envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from envs.registry import make_batch_env, resolve
 from envs.spaces import random_actions
 from utils.processes import keep_freed_memory, limit_native_threads, pin_to_cores, usable_cores
@@ -171,11 +171,11 @@ class Recording:
         self.arrays = SharedArrays.create(wiring.sizes_of(config, spec))
         self._counters = WorkerCounters(self.arrays, 0)
         self._weights = WeightsBuffer.create("weights-0")
-        job = wiring.actor_job(config, resolve(config.env.env), 0, _SEEDS)
+        job = wiring.actor_job(config, resolve(config.env.env), spec, 0, _SEEDS)
         self._splits: list[EnvSplit] = [build_split(self.arrays, job, i, 0) for i in range(self.arrays.sizes.splits)]
         limit_native_threads()
         for split in self._splits:
-            split.start(np.random.default_rng(1) if config.sampling.decorrelate_envs_on_one_worker else None)
+            split.start(Decorrelation(np.random.default_rng(1), config.learning.rollout))
 
     def close(self) -> None:
         """Close the environments."""

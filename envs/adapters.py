@@ -24,12 +24,13 @@ from envs.api import (
     EnvError,
     EnvSpec,
     MisfitError,
-    ObservationLeaf,
     StepArrays,
     UnsupportedSpaceError,
 )
-from envs.spaces import ActionLayout, ObservationLayout, check_mask, describe, mask_width
-from envs.wrappers import find_attribute
+from envs.contract import check_report, checked_reset, fitting_mask, flag, frame_count
+from envs.faults import FAILURES
+from envs.spaces import ActionLayout, ObservationLayout, describe
+from envs.specs import complete_spec, declares_info_mask
 
 
 class Target(NamedTuple):
@@ -93,22 +94,6 @@ def failure(env_index: int, phase: str, error: BaseException, context: EnvContex
     return failed
 
 
-def complete_spec(layout: ObservationLayout, actions: ActionLayout, num_agents: int, mask_in_info: bool) -> EnvSpec:
-    """The spec of an environment, with the action mask that comes in its infos as one more observation."""
-    mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
-    observations = layout.leaves + mask
-    check_mask(observations, actions.leaves)
-    return EnvSpec(observations, actions.leaves, num_agents)
-
-
-def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
-    """Whether infos hold action masks, as far as can be known without a reset; None: a reset must show it."""
-    if not mask_width(actions.leaves) or any(leaf.kind == "mask" for leaf in layout.leaves):
-        return False
-    declared = find_attribute(env, "action_mask_in_info")
-    return None if declared is None else bool(declared)
-
-
 class _OneEnv:
     """What both adapters share: layouts, seeding, action masks in infos, closing."""
 
@@ -129,7 +114,7 @@ class _OneEnv:
             self._early = self._reset_env()
             mask_in_info = any(ACTION_MASK in info for info in self._each(self._early[1]))
         self._mask_in_info = mask_in_info
-        self.spec = complete_spec(self.layout, self.actions, num_agents, mask_in_info)
+        self.spec = complete_spec(env, self.layout, self.actions, num_agents, mask_in_info)
 
     def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
         """The infos of all agents."""
@@ -145,15 +130,14 @@ class _OneEnv:
             generator = None if seed is not None else self.env.unwrapped.np_random.bit_generator.state
             self.randomness = {"seed": seed, "generator": generator}
         try:
-            observation, info = self.env.reset(seed=seed)
-        except Exception as error:
+            return checked_reset(self.env, seed)
+        except FAILURES as error:
             raise failure(self.env_index, "reset", error, self.context) from error
-        return observation, info
 
     def _read_state(self, info: dict[str, Any], row: int, out: StepArrays) -> None:
         """What an info says of the observation that comes with it."""
         if "is_active" in info:
-            out.active[row] = bool(info["is_active"])
+            out.active[row] = flag("is_active", info["is_active"])
         if self._mask_in_info:
             masks = out.observations[ACTION_MASK]
             masks[row] = fitting_mask(info[ACTION_MASK], masks.shape[1]) if ACTION_MASK in info else 1
@@ -169,23 +153,14 @@ class _OneEnv:
         self.env.close()
 
 
-def fitting_mask(mask: Any, width: int) -> Any:
-    """One mask for all discrete actions, also when given as a tuple of one per action.
-
-    Raises:
-        MisfitError: it has not one entry per choice.
-    """
-    flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
-    if flat.shape != (width,):
-        raise MisfitError(ACTION_MASK, f"one entry for each of {width} choices", describe(mask))
-    return flat
-
-
 def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
     """What an info says of the step that it comes with."""
+    if not isinstance(info, dict):
+        raise MisfitError("info", "a dict", describe(info))
     if "num_frames" in info:
-        target.out.frames[row] = info["num_frames"]
+        target.out.frames[row] = frame_count(info["num_frames"])
     if "true_reward" in info or "episode_extra_stats" in info:
+        check_report(info)
         target.infos[row] = info
 
 

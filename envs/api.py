@@ -21,6 +21,7 @@ Every end of an episode of a row is seen exactly once as `terminated` or `trunca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -54,6 +55,8 @@ class EnvSpec(NamedTuple):
     observations: tuple[ObservationLeaf, ...]
     actions: tuple[ActionLeaf, ...]
     agents_per_env: int
+    reports_true_reward: bool = False
+    """An episode whose infos hold no `true_reward` has none: its return does not stand for it."""
 
 
 class EnvContext(NamedTuple):
@@ -105,6 +108,15 @@ class StepArrays(NamedTuple):
     crashed: np.ndarray  # [E] uint8, 1: the step has no result, its environment failed and was started anew
 
 
+class Decorrelation(NamedTuple):
+    """How far environments are moved into their episodes before anybody looks at them."""
+
+    rng: np.random.Generator  # decides how far, and by which actions
+    max_steps: int  # each is moved by a number of steps from 0 to this, but not through more than one whole episode
+    max_seconds: float = math.inf  # of all together: where it is too short, all fall short alike
+    moves_apart: bool = True  # False: all by the same number of steps
+
+
 class BatchEnv(Protocol):
     """A batch of agent rows that is reset, stepped and closed together."""
 
@@ -141,8 +153,8 @@ class BatchEnv(Protocol):
 class Decorrelating(Protocol):
     """Optional, for a `BatchEnv`: environments that can be moved apart after a reset."""
 
-    def decorrelate(self, rng: np.random.Generator, max_steps: int, out: StepArrays) -> None:
-        """Reset, step each environment another random number of random actions up to `max_steps`, write as `reset`."""
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+        """Reset, step each environment another random number of random actions, write as `reset`."""
 
 
 @runtime_checkable
@@ -173,6 +185,11 @@ class EnvError(RuntimeError):
         self.context = context
         self.in_a_row = in_a_row
 
+    @property
+    def loses_step(self) -> bool:
+        """A step has no result because of it."""
+        return self.phase not in ("make", "reset")
+
     def __str__(self) -> str:
         context = self.context or EnvContext(env_id=self.env_index)
         name = f" of {context.env_name}" if context.env_name else ""
@@ -183,6 +200,12 @@ class EnvError(RuntimeError):
 
 class BadEnvDataError(EnvError):
     """An environment gave what cannot be learned from. Another try would not help: a defect of the environment."""
+
+    is_final = True  # for whoever decides about a restart
+
+
+class DifferentSpecError(EnvError):
+    """An environment does not have the spec of the run it was built for. Another try would build the same."""
 
     is_final = True  # for whoever decides about a restart
 

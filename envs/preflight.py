@@ -7,16 +7,15 @@ and every observation against its space. Random allowed actions, some hundred st
 
 from __future__ import annotations
 
-import inspect
 import math
-import numbers
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.adapters import fitting_mask
-from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError
+from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError, UnsupportedSpaceError
+from envs.contract import check_info, checked_reset, fitting_mask, flag, is_number, outline
+from envs.faults import FAILURES
 from envs.registry import ResolvedEnv, make_batch_env
 from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
 from utils.options import ConfigError
@@ -28,6 +27,7 @@ MAX_FAILURES_IN_A_ROW = 3
 MAX_FAILURES = 10
 
 _SEED = 1
+_RESET = "reset(seed=...)"
 
 
 class Checked(NamedTuple):
@@ -61,7 +61,6 @@ def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: boo
     """
     flight = _Flight(env, family_options, drops_bad_data, place)
     try:
-        flight.build()
         flight.play()
     finally:
         flight.close()
@@ -85,21 +84,38 @@ class _Flight:
     def build(self) -> None:
         """An environment, and what its spaces say."""
         self._go("build")
-        self._batch = make_batch_env(self._resolved, self._options, [EnvContext(seed=_SEED, attempt=self._attempt)])
+        context = EnvContext(seed=_SEED, attempt=self._attempt)
+        try:
+            self._batch = make_batch_env(self._resolved, self._options, [context])
+        except EnvError as error:
+            if error.phase != "reset" or error.__cause__ is None:
+                raise
+            self._go(_RESET)  # done early, to look for action masks: it is told like any other
+            raise error.__cause__ from None
         self.spec = self._batch.spec
         self._hand = hand_of(self._batch)
 
     def close(self) -> None:
-        """Close what is open."""
-        if self._batch is not None:
-            self._batch.close()
+        """Close what is open; whoever has played soundly may fail in it."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        self._go("close")
+        try:
+            batch.close()
+        except FAILURES as error:
+            self.warnings.append(f"--env={self._resolved.name}, close: {error}")
 
     def play(self) -> None:
         """Steps until there were enough, through crashes that training would survive as well."""
         deadline = time.monotonic() + MAX_SECONDS
         while self._steps < MAX_STEPS and (time.monotonic() < deadline or self._steps == 0):
             try:
+                if self._batch is None:
+                    self.build()
                 self._play_episode(deadline)
+            except (ConfigError, EnvError, UnsupportedSpaceError):
+                raise  # it cannot be built
             except MisfitError as error:
                 message = f"--env={self._resolved.name}, {self._where}: {error}"
                 if not self._drops:
@@ -107,18 +123,13 @@ class _Flight:
                         f"{message}. Mend the environment, or wrap it; --check_env=False starts without this check"
                     ) from error
                 self._note_failure(message, error)
-            except (Exception, SystemExit) as error:
+            except FAILURES as error:
                 self._survive(error)
 
     def _survive(self, error: BaseException) -> None:
         self._note_failure(f"--env={self._resolved.name}, {self._where}: {type(error).__name__}: {error}", error)
         self._attempt += 1
-        batch, self._batch = self._batch, None
-        try:
-            batch.close()
-        except Exception as second:
-            self.warnings.append(f"--env={self._resolved.name}, close: {type(second).__name__}: {second}")
-        self.build()
+        self.close()
 
     def _note_failure(self, message: str, error: BaseException) -> None:
         self._failures += 1
@@ -132,7 +143,7 @@ class _Flight:
         self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
 
     def _play_episode(self, deadline: float) -> None:
-        self._go("reset(seed=...)")
+        self._go(_RESET)
         results = self._hand.reset(_SEED + self._attempt)
         self._look(results)
         has_ended = False
@@ -190,35 +201,22 @@ class _SingleHand:
 
     def reset(self, seed: int) -> _Results:
         """Begin an episode."""
-        observation, info = self._checked_reset(seed)
+        observation, info = checked_reset(self.env, seed)
         return _Results({0: observation}, {0: info}, {}, False)
 
     def step(self, actions: np.ndarray) -> _Results:
         """Take one step."""
         (action,) = self.actions.rows(actions)
         observation, reward, terminated, truncated, info = self._checked_step(action)
-        is_terminated, is_truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+        is_terminated, is_truncated = flag("terminated", terminated), flag("truncated", truncated)
         # What follows a terminated step is never learned from.
         observations = {} if is_terminated else {0: observation}
         return _Results(observations, {0: info}, {0: reward}, is_terminated or is_truncated)
 
-    def _checked_reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
-        try:
-            result = self.env.reset(seed=seed)
-        except TypeError as error:
-            if accepts_seed(self.env):
-                raise
-            raise MisfitError(
-                "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}"
-            ) from None
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise MisfitError("reset", "(observation, info), the info a dict", _outline(result))
-        return result
-
     def _checked_step(self, action: Any) -> tuple[Any, ...]:
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
-            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", _outline(result))
+            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result))
         if not isinstance(result[4], dict):
             raise MisfitError("info", "a dict", describe(result[4]))
         return result
@@ -234,7 +232,7 @@ class _ParallelHand(_SingleHand):
 
     def reset(self, seed: int) -> _Results:
         """Begin an episode."""
-        observations, infos = self._checked_reset(seed)
+        observations, infos = checked_reset(self.env, seed)
         self._require_agents("observations", observations)
         return _Results(observations, infos, {}, not self.env.agents)
 
@@ -247,8 +245,8 @@ class _ParallelHand(_SingleHand):
             self._require_agents(name, values)
         observations, rewards, terminations, truncations, infos = results
         for name, flags in (("terminated", terminations), ("truncated", truncations)):
-            for flag in flags.values():
-                _flag(name, flag)
+            for value in flags.values():
+                flag(name, value)
         missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
         if missing:
             raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
@@ -257,7 +255,7 @@ class _ParallelHand(_SingleHand):
 
     def _require_agents(self, name: str, values: Any) -> None:
         if not isinstance(values, dict) or not set(values) <= set(self.agents):
-            raise MisfitError(name, f"a dict by agent, of {list(self.agents)}", _outline(values))
+            raise MisfitError(name, f"a dict by agent, of {list(self.agents)}", outline(values))
 
 
 class _VectorHand(_SingleHand):
@@ -271,7 +269,7 @@ class _VectorHand(_SingleHand):
 
     def reset(self, seed: int) -> _Results:
         """Begin episodes everywhere."""
-        observations, _ = self._checked_reset(seed)
+        observations, _ = checked_reset(self.env, seed)
         return _Results({0: observations}, {}, {}, False)
 
     def step(self, actions: np.ndarray) -> _Results:
@@ -293,54 +291,16 @@ def hand_of(batch: Any) -> Any:
     return _SingleHand(env, env.observation_space, env.action_space)
 
 
-def accepts_seed(env: Any) -> bool:
-    """Whether every layer of an environment can be told a seed when it is reset."""
-    while env is not None:
-        parameters = inspect.signature(env.reset).parameters
-        if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            return False
-        env = getattr(env, "env", None)
-    return True
-
-
-def _outline(result: Any) -> str:
-    if isinstance(result, tuple):
-        return f"a tuple of {len(result)}: {', '.join(type(part).__name__ for part in result)}"
-    return describe(result)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or (_is_number(value) and value in (0, 1)):
-        return bool(value)
-    raise MisfitError(name, "True or False", describe(value))
-
-
-def _is_number(value: Any) -> bool:
-    """A real number, also when numpy has it: a scalar or an array without axes."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.shape == () and value.dtype.kind in "buif"
-    return isinstance(value, numbers.Real)
-
-
 def _check_reward(reward: Any) -> None:
-    if not _is_number(reward):
+    if not is_number(reward):
         raise MisfitError("reward", "one real number", describe(reward))
     if not math.isfinite(float(reward)):
         raise MisfitError("reward", "finite", f"{reward}")
 
 
 def _check_info(info: Any, mask_entries: int) -> None:
-    if not isinstance(info, dict):
-        raise MisfitError("info", "a dict", describe(info))
-    frames = info.get("num_frames", 1)
-    if not _is_number(frames) or not float(frames).is_integer() or frames < 1:
-        raise MisfitError("num_frames", "a whole number of frames, at least 1, in the info", describe(frames))
-    if not _is_number(info.get("true_reward", 0.0)):
-        raise MisfitError("true_reward", "a number, in the info", describe(info["true_reward"]))
-    stats = info.get("episode_extra_stats", {})
-    if not isinstance(stats, dict) or not all(map(_is_number, stats.values())):
-        raise MisfitError("episode_extra_stats", "a dict of numbers, in the info", describe(stats))
-    _flag("is_active", info.get("is_active", True))
+    check_info(info)
+    flag("is_active", info.get("is_active", True))
     if ACTION_MASK in info and mask_entries:
         fitting_mask(info[ACTION_MASK], mask_entries)
 

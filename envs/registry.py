@@ -14,6 +14,7 @@ register a family is to provide the module `envs.families.<prefix>`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 
 import envs.families
 from envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
-from envs.faults import FaultKeeper
+from envs.faults import FAILURES, FaultKeeper
 from utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ _FAMILY_BY_ENTRY_POINT = (
     ("minigrid.", "minigrid"),
     ("ale_py.", "atari"),
 )
+_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
 )
@@ -125,7 +127,11 @@ def resolve(name: str) -> ResolvedEnv:
 
 
 def make_batch_env(
-    env: str | ResolvedEnv, family_options: Any, contexts: Sequence[EnvContext], faults: FaultKeeper | None = None
+    env: str | ResolvedEnv,
+    family_options: Any,
+    contexts: Sequence[EnvContext],
+    faults: FaultKeeper | None = None,
+    spec: EnvSpec | None = None,
 ) -> BatchEnv:
     """Build one environment per context, to be reset, stepped and closed together.
 
@@ -134,11 +140,12 @@ def make_batch_env(
         family_options: an instance of the family's `config`; None: its defaults.
         contexts: which of all environments of the run these are. `vector_size` and `env_name` are set here.
         faults: decides about environments that fail later; None: every failure is raised.
+        spec: what every one of them must exchange; None: what the first of them does.
 
     Raises:
         ConfigError: the name is unknown, or a package is not installed.
         UnsupportedSpaceError: a space that cannot be trained on.
-        EnvError: an environment could not be built, with its index and the cause.
+        EnvError: an environment could not be built, or differs from `spec`; with its index and the cause.
     """
     resolved = resolve(env) if isinstance(env, str) else env
     options = resolved.family.config() if family_options is None else family_options
@@ -151,10 +158,12 @@ def make_batch_env(
     try:
         for context in contexts:
             built.append(build(context))
+            if faults is not None:
+                faults.beat()
             if _is_vector_env(built[0]):
                 break
-        return _adapt(built, contexts, faults, build)
-    except Exception as error:
+        return _adapt(built, contexts, faults, build, spec)
+    except FAILURES as error:
         _close_quietly(built)
         missing = _missing_package(error)
         if missing is not None:
@@ -168,9 +177,8 @@ def make_batch_env(
 def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
     """What a batch of these environments will exchange: build one, look, close it."""
     batch = make_batch_env(env, family_options, [EnvContext(seed=0)])
-    spec = batch.spec
-    batch.close()
-    return spec
+    _close_quietly([batch])
+    return batch.spec
 
 
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
@@ -185,9 +193,10 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) -> Any:
-    """Call a factory with those of these that it has parameters for; `**kwargs` gets all of them.
+    """Call a factory with those of these that it has parameters for, by their names.
 
-    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself.
+    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself. `**kwargs`
+    names nothing, and is usually handed on to a constructor: it gets how to render, where somebody watches.
 
     Raises:
         ConfigError: it requires something else.
@@ -195,19 +204,17 @@ def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) ->
     fields = context._asdict()
     offered = {**fields, "env_config": fields, "context": context}
     parameters = inspect.signature(factory).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return factory(**offered)
-    required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
-    ]
+    named = [parameter for parameter in parameters if parameter.kind not in _UNNAMED]
+    required = [parameter.name for parameter in named if parameter.default is parameter.empty]
     unknown = [parameter for parameter in required if parameter not in offered]
     if unknown:
         raise ConfigError(
             f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}"
         )
-    return factory(**{parameter.name: offered[parameter.name] for parameter in parameters if parameter.name in offered})
+    given = {parameter.name: offered[parameter.name] for parameter in named if parameter.name in offered}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        given |= render_arguments(context)
+    return factory(**given)
 
 
 def render_arguments(context: EnvContext) -> dict[str, Any]:
@@ -255,8 +262,9 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
+        with contextlib.chdir(Path.cwd()):  # a module that changes directory must not move what is relative to ours
+            module = importlib.import_module(module_name)
+    except FAILURES as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"--env={name}: cannot import {module_name!r} from {folder}: {reason}") from error
     factory = getattr(module, attribute, None)
@@ -265,7 +273,7 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     import gymnasium
 
     if attribute in gymnasium.registry:
-        return lambda **offered: gymnasium.make(attribute, **render_arguments(offered["context"]))
+        return lambda context: gymnasium.make(attribute, **render_arguments(context))
     close = difflib.get_close_matches(attribute, dir(module), n=1)
     suggestion = f"; did you mean {module_name}:{close[0]}?" if close else ""
     raise ConfigError(f"--env={name}: {module_name!r} has no function or class {attribute!r}{suggestion}")
@@ -316,14 +324,18 @@ def _is_vector_env(env: Any) -> bool:
 
 
 def _adapt(
-    built: list[Any], contexts: list[EnvContext], faults: FaultKeeper | None, build: Callable[[EnvContext], Any]
+    built: list[Any],
+    contexts: list[EnvContext],
+    faults: FaultKeeper | None,
+    build: Callable[[EnvContext], Any],
+    spec: EnvSpec | None,
 ) -> BatchEnv:
     from envs.vector.native import VectorEnvAdapter
     from envs.vector.serial import SerialVecEnv
 
     if _is_vector_env(built[0]):
-        return VectorEnvAdapter(built[0], contexts, faults, build)
-    return SerialVecEnv(built, contexts, faults, build)
+        return VectorEnvAdapter(built[0], contexts, faults, build, spec)
+    return SerialVecEnv(built, contexts, faults, build, spec)
 
 
 def _close_quietly(built: list[Any]) -> None:
@@ -331,11 +343,11 @@ def _close_quietly(built: list[Any]) -> None:
     for env in built:
         try:
             env.close()
-        except Exception as error:
+        except FAILURES as error:
             log.debug("an environment that was not used failed to close: %s", error)
 
 
-def _missing_package(error: Exception) -> str | None:
+def _missing_package(error: BaseException) -> str | None:
     """What to install, when that is what the error means."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]

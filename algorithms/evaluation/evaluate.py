@@ -25,7 +25,7 @@ from algorithms.messages import EpisodeFinished
 from algorithms.models.inference import PolicyInference
 from algorithms.sampling.episode_stats import EpisodeStats
 from envs.adapters import step_arrays
-from envs.api import BatchEnv, StepArrays
+from envs.api import BatchEnv, EnvSpec, StepArrays
 
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 
@@ -45,7 +45,7 @@ class EvalResult:
     """The episodes that were played, one entry each, in the order in which they ended."""
 
     returns: NDArray[np.float64]  # sums of raw rewards
-    true_returns: NDArray[np.float64]  # the environment's own objective; else the return
+    true_returns: NDArray[np.float64]  # of the episodes that have an objective; the return where none is reported
     lengths: NDArray[np.int64]  # in simulator frames
     extra: dict[str, float]  # means over the episodes that reported them
     frames: int  # simulator frames that were played, those of unfinished episodes too
@@ -121,7 +121,7 @@ def evaluate_policy(
     began = time.monotonic()
     arrays = step_arrays(env.spec, env.num_envs)
     actor = _Actor(policy, arrays, deterministic, action_repeat)
-    book = _ScoreBook(env.num_envs, env.spec.agents_per_env, num_episodes)
+    book = _ScoreBook(env.spec, env.num_envs, num_episodes)
     env.reset(arrays)
     book.begin(arrays)
     limit = math.inf if max_frames is None else max_frames
@@ -169,8 +169,10 @@ class _ScoreBook:
     An environment's episode is over when one of its agents has just ended and none plays any more.
     """
 
-    def __init__(self, num_envs: int, agents: int, num_episodes: int | None) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, num_episodes: int | None) -> None:
+        agents = spec.agents_per_env
         self._shape = (num_envs, agents)
+        self._reports_true_reward = spec.reports_true_reward
         self._stats = EpisodeStats(num_envs * agents)
         self._nobody = np.zeros(num_envs * agents, np.int32)  # one policy plays every row
         self._playing = np.zeros(num_envs * agents, np.bool_)
@@ -192,8 +194,8 @@ class _ScoreBook:
 
     def add(self, step: StepArrays, infos: dict[int, dict[str, Any]]) -> list[tuple[int, EpisodeFinished]]:
         """Account for one step; (row, episode) of those that it ended and that count."""
-        self.frames += int(step.frames.sum())
-        finished = self._stats.add(step, infos, self._nobody)
+        self.frames += int(step.frames.reshape(self._shape).max(axis=1).sum())  # of simulators, not of their agents
+        finished = [self._with_objective(episode) for episode in self._stats.add(step, infos, self._nobody)]
         ended = (step.terminated | step.truncated) == 1
         by_row = zip(np.flatnonzero(ended).tolist(), finished, strict=True)
         counted = [(row, episode) for row, episode in by_row if self._left[row // self._shape[1]] > 0]
@@ -207,15 +209,22 @@ class _ScoreBook:
         self._playing |= is_active & is_fresh
         return counted
 
+    def _with_objective(self, episode: EpisodeFinished) -> EpisodeFinished:
+        """The return stands for an objective that no environment of this kind reports."""
+        if math.isnan(episode.true_return) and not self._reports_true_reward:
+            return episode._replace(true_return=episode.episode_return)
+        return episode
+
     def result(self, wall_time: float) -> EvalResult:
         """What was played so far."""
+        true_returns = [episode.true_return for episode in self._episodes]
         extra: dict[str, list[float]] = {}
         for episode in self._episodes:
             for name, value in episode.extra.items():
                 extra.setdefault(name, []).append(value)
         return EvalResult(
             returns=np.array([episode.episode_return for episode in self._episodes], np.float64),
-            true_returns=np.array([episode.true_return for episode in self._episodes], np.float64),
+            true_returns=np.array([true for true in true_returns if not math.isnan(true)], np.float64),
             lengths=np.array([episode.length_frames for episode in self._episodes], np.int64),
             extra={name: sum(values) / len(values) for name, values in sorted(extra.items())},
             frames=self.frames,

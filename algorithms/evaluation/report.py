@@ -22,9 +22,10 @@ class EpisodeLines:
         """Tell of one more episode."""
         self._count += 1
         whose = f", agent {agent}" if self._names_agents else ""
+        objective = "" if math.isnan(episode.true_return) else f"true return {episode.true_return:.3f}, "
         print(
             f"episode {self._count}{whose}: return {episode.episode_return:.3f}, "
-            f"true return {episode.true_return:.3f}, length {episode.length_frames} frames",
+            f"{objective}length {episode.length_frames} frames",
             flush=True,  # whoever pipes it wants to follow
         )
 
@@ -40,7 +41,7 @@ def print_result(result: EvalResult, title: str, console: Console | None = None)
     table = Table("", "mean", "std", "std error", "min", "max", "episodes", title=title)
     rows = {"return": result.returns, "true return": result.true_returns, "frames": result.lengths}
     for name, values in rows.items():
-        table.add_row(name, *[_number(value) for value in summarize(values)], str(episodes))
+        table.add_row(name, *[_number(value) for value in summarize(values)], str(len(values)))
     for name, mean in result.extra.items():
         table.add_row(name, _number(mean))
     console.print(table)

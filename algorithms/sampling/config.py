@@ -32,17 +32,19 @@ class SamplingConfig:
     )
     decorrelate_experience_max_seconds: float = option(
         10.0,
-        "At the start, actors begin to sample at moments spread over up to this many seconds, so that episodes do not "
-        "end all at once. 0: at once",
+        "At the start, each environment takes another number of random steps, so that episodes do not end all at once: "
+        "up to 1000 or one whole episode, for no longer than this many seconds. Actor i of n may spend i/n of them, so "
+        "the first samples at once. 0: every episode begins at its beginning",
         minimum=0.0,
     )
     decorrelate_envs_on_one_worker: bool = option(
-        True, "At the start, spread the environments of one actor over an episode as well, not only the actors"
+        True,
+        "At the start, move the environments of one actor apart as well, not only those of different actors",
     )
     reset_timeout_seconds: float = option(
         120.0,
-        "How long an actor may take to build and reset its environments at the start, and to build one anew, before it "
-        "is replaced",
+        "How long the check before the start may take, and an actor to build or to reset one environment at the start, "
+        "or to build one anew, before it is replaced",
         minimum=1.0,
     )
     max_env_rebuilds: int = option(
@@ -53,8 +55,8 @@ class SamplingConfig:
     )
     on_bad_env_data: str = option(
         "error",
-        "Rewards or observations that are not finite, or not of the declared shape or dtype. error: the run ends and "
-        "names them; drop: the step is lost and the environment reset",
+        "Rewards or observations that are not finite or not of the declared shape or dtype, and infos that break the "
+        "contract. error: the run ends and names them; drop: the step is lost and the environment reset",
         choices=("error", "drop"),
     )
     check_env: bool = option(

@@ -21,7 +21,7 @@ from algorithms.memory.request_table import SplitRequests
 from algorithms.messages import EpisodeFinished
 from algorithms.sampling.episode_stats import EpisodeStats
 from algorithms.sampling.policy_assignment import PolicyAssignment
-from envs.api import BatchEnv, Decorrelating, StepArrays
+from envs.api import BatchEnv, Decorrelating, Decorrelation, StepArrays
 
 
 class EnvSplit:
@@ -41,9 +41,11 @@ class EnvSplit:
         self._requests = requests
         self.assignment = assignment
         self._env_frames, self._agent_steps = counted
-        rows = env.num_envs * env.spec.agents_per_env
+        agents = env.spec.agents_per_env
+        rows = env.num_envs * agents
         self._scratch = Scratch.of(rows)
         self._frames = self._scratch.frames
+        self._shared = SharedFrames(env.num_envs, agents) if agents > 1 else None
         self._steps = blocks.step_arrays(self._scratch)
         self._stats = EpisodeStats(rows)
         self._block = 0
@@ -51,14 +53,14 @@ class EnvSplit:
         self.completed = 0  # rollouts handed over
         self.waits_for_block = True
         self.has_started = False
-        self._rng: np.random.Generator | None = None
+        self._decorrelation: Decorrelation | None = None
 
-    def start(self, rng: np.random.Generator | None = None) -> bool:
+    def start(self, decorrelation: Decorrelation | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
 
         Args:
-            rng: when given, each environment first takes another random number of random actions, at most a rollout
-                of them, so that episodes do not run in step.
+            decorrelation: when given, environments are first moved so far into their episodes that these do not run in
+                step.
 
         Returns:
             False: every block still holds a rollout of a predecessor that no learner has taken; `try_next_block` starts
@@ -67,15 +69,15 @@ class EnvSplit:
         Raises:
             EnvError: an environment failed to reset.
         """
-        self._rng = rng
+        self._decorrelation = decorrelation
         if not self._blocks.begin_next():
             return False
         self.has_started = True
         self._block = self._blocks.block
         self._row = 0
         first_row = self._blocks.reset_arrays(self._scratch)
-        if rng is not None and isinstance(self.env, Decorrelating):
-            self.env.decorrelate(rng, self._blocks.rollout, first_row)
+        if decorrelation is not None and isinstance(self.env, Decorrelating):
+            self.env.decorrelate(decorrelation, first_row)
             self._stats.begin_in_the_middle()
         else:
             self.env.reset(first_row)
@@ -116,7 +118,7 @@ class EnvSplit:
     def try_next_block(self) -> bool:
         """Go on in the next block, if it is free."""
         if not self.has_started:
-            return self.start(self._rng)
+            return self.start(self._decorrelation)
         if not self._blocks.begin_next():
             return False
         previous, self._block = self._block, self._blocks.block
@@ -136,10 +138,34 @@ class EnvSplit:
         self._stats.forget(crashed)
 
     def _count(self, policy_id: NDArray[np.int32]) -> None:
+        frames = self._frames if self._shared is None else self._shared.of_rows(self._frames)
         if self.assignment.num_policies == 1:
-            self._env_frames[0] += int(self._frames.sum())
+            self._env_frames[0] += int(frames.sum())
             self._agent_steps[0] += int(np.count_nonzero(self._frames))
             return
         policies = self.assignment.num_policies
-        self._env_frames += np.bincount(policy_id, self._frames, policies).astype(np.int64)
+        self._env_frames += np.bincount(policy_id, frames, policies).astype(np.int64)
         self._agent_steps += np.bincount(policy_id, self._frames > 0, policies).astype(np.int64)
+
+
+class SharedFrames:
+    """Counts a simulator's frame once, whichever number of agents sees it.
+
+    The frames of each environment are dealt to the agents that take part, one by one in turn. So the policies that play
+    them get their shares, and all shares together are what the simulator has done.
+    """
+
+    def __init__(self, num_envs: int, agents_per_env: int) -> None:
+        self._shape = (num_envs, agents_per_env)
+        self._dealt = np.zeros((num_envs, 1), np.int64)
+
+    def of_rows(self, frames: NDArray[np.int32]) -> NDArray[np.int64]:
+        """[E] frames that each agent row saw in a step -> [E] those that are counted for it."""
+        seen = frames.reshape(self._shape)
+        takes_part = seen > 0
+        number = np.maximum(takes_part.sum(axis=1, keepdims=True), 1)
+        place = np.cumsum(takes_part, axis=1) - 1  # among those that take part; frame n goes to place n modulo number
+        before = self._dealt
+        self._dealt = before + seen.max(axis=1, keepdims=True)
+        share = (self._dealt - place - 1) // number - (before - place - 1) // number
+        return (share * takes_part).ravel()

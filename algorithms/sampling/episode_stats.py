@@ -20,7 +20,6 @@ class EpisodeStats:
         self._returns = np.zeros(rows, np.float64)
         self._frames = np.zeros(rows, np.int64)
         self._true: dict[int, float] = {}  # row -> objective that the environment reported in this episode
-        self._has_true = False  # it ever did: an episode without one, such as a lost life, has no objective then
         self._extra: dict[int, dict[str, float]] = {}
         self._was_seen_whole = np.ones(rows, np.bool_)
 
@@ -61,17 +60,17 @@ class EpisodeStats:
     def _take_info(self, row: int, info: dict[str, Any]) -> None:
         if "true_reward" in info:
             self._true[row] = float(info["true_reward"])
-            self._has_true = True
         if "episode_extra_stats" in info:
             extra = {str(name): float(value) for name, value in info["episode_extra_stats"].items()}
-            self._extra.setdefault(row, {}).update(extra)
+            known = {name: value for name, value in extra.items() if math.isfinite(value)}
+            self._extra.setdefault(row, {}).update(known)
 
     def _finish(self, row: int, policy: int) -> EpisodeFinished:
         episode_return = float(self._returns[row])
         episode = EpisodeFinished(
             policy=policy,
             episode_return=episode_return,
-            true_return=self._true.pop(row, math.nan if self._has_true else episode_return),
+            true_return=self._true.pop(row, math.nan),
             length_frames=int(self._frames[row]),
             extra=self._extra.pop(row, {}),
         )

@@ -27,7 +27,7 @@ from algorithms.training.summaries import Budget, EventFiles, Summaries, status_
 from algorithms.training.watchdog import Watchdog
 from algorithms.workers.awake_clock import AwakeClock
 from algorithms.workers.incarnations import Limits
-from algorithms.workers.launch_pad import LaunchPad, RunFailed
+from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from algorithms.workers.restarts import Kind, RestartLimits
 from algorithms.workers.supervisor import Supervisor
 from envs.api import EnvSpec
@@ -323,6 +323,8 @@ def _drive(
         except (RunFailed, OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
             return _fail(f"no worker can be started: {error}") if stop.received is None else stop.exit_code
     driver = Driver(config, experiment, workforce, wires, stop)
+    if spec.reports_true_reward:
+        driver.statistics.expect_true_rewards()
     return _follow(driver, experiment, stop)
 
 
@@ -359,14 +361,18 @@ def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> Checked | 
         ConfigError: it cannot be trained on, or breaks the contract.
     """
     sampling, env = config.sampling, resolve(config.env.env)
-    limit_s, is_stopped = sampling.reset_timeout_seconds, lambda: stop.received is not None
+    limit = TimeLimit(sampling.reset_timeout_seconds, "--reset_timeout_seconds")
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
     if not sampling.check_env:
-        spec = pad.run_once(probe, (env, config.family), limit_s, is_stopped)
+        spec = pad.run_once(probe, (env, config.family), limit, is_stopped)
         return None if spec is None else Checked(spec, [])
     place = pad.context.RawArray("c", 64)  # outlives the process, whatever becomes of it
     arguments = (env, config.family, sampling.on_bad_env_data == "drop", place)
     try:
-        checked: Checked | None = pad.run_once(check_environment, arguments, limit_s, is_stopped)
+        checked: Checked | None = pad.run_once(check_environment, arguments, limit, is_stopped)
     except RunFailed as error:
         if "\n" in str(error) or not place.value:
             raise  # a traceback tells where

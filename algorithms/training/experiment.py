@@ -62,21 +62,22 @@ class Experiment:
                 written.
         """
         run = resolved.config.run
+        folder = run.folder.absolute()  # whoever changes directory later, an environment for example, moves nothing
         try:
-            lock = _take(run.folder)
+            lock = _take(folder)
             try:
-                if run.restart_behavior == "restart" and _holds_anything(run.folder):
-                    lock = _move_aside(run.folder, lock)
+                if run.restart_behavior == "restart" and _holds_anything(folder):
+                    lock = _move_aside(folder, lock)
                 elif run.restart_behavior == "overwrite":
-                    _empty(run.folder)
-                experiment = cls(run.folder, lock)
+                    _empty(folder)
+                experiment = cls(folder, lock)
                 experiment._record_start(resolved, argv)
             except BaseException:
                 with contextlib.suppress(OSError):  # already closed where the folder had been moved
                     os.close(lock)
                 raise
         except OSError as error:
-            raise ConfigError(f"{run.folder} cannot be used: {error}; type another --train_dir") from error
+            raise ConfigError(f"{folder} cannot be used: {error}; type another --train_dir") from error
         return experiment
 
     def checkpoint_dir(self, policy: int) -> Path:

@@ -28,15 +28,16 @@ from algorithms.sampling.env_split import EnvSplit
 from algorithms.training import wiring
 from algorithms.training.config import torch_device
 from algorithms.training.experiment import Experiment
-from algorithms.workers.actor_worker import build_split, fault_keeper, tell_progress
+from algorithms.workers.actor_worker import build_split, close_splits, fault_keeper, tell_progress
 from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.launch_pad import RunFailed
 from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from algorithms.workers.placement import place_torch_worker
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.restarts import Kind
-from envs.api import EnvError, EnvSpec, Repeatable
+from envs.api import Decorrelation, EnvError, EnvSpec, Repeatable, UnsupportedSpaceError
 from envs.registry import resolve
+from utils.options import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,11 @@ class SerialWorkforce:
         self._reports: list[Report] = []
         self._is_sampling = True
         self._sampler_only = config.run.sampler_only
-        self._decorrelate = config.sampling.decorrelate_envs_on_one_worker
+        sampling = config.sampling
+        self._decorrelate = (
+            sampling.decorrelate_envs_on_one_worker and sampling.decorrelate_experience_max_seconds > 0.0
+        )
+        self._rollout = config.learning.rollout
         self._seed = seeds.of("env")
         actors, policies = config.sampling.num_workers, config.sampling.num_policies
         counters = [WorkerCounters(wires.arrays, process) for process in range(wires.arrays.sizes.processes)]
@@ -66,11 +71,12 @@ class SerialWorkforce:
         for policy in range(policies):
             job = wiring.learner_job(config, spec, policy, device, experiment, seeds)
             weights, snapshot = wires.weights[policy], wires.snapshots[policy]
-            learner = LearnerCore(wires.arrays, weights, snapshot, counters[actors + policies + policy], job)
+            of_learner = counters[actors + policies + policy]
+            learner = LearnerCore(wires.arrays, weights, snapshot, of_learner, job)
             assembler = BatchAssembler(wires.arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
             bell, awaits_batch = wires.bells.learners[policy], wires.arrays["awaits_batch"][policy : policy + 1]
             self._learners.append(learner)
-            feeder = BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, counters[-1], awaits_batch)
+            feeder = BatchFeeder(assembler, [learner.staging()], bell, lambda _: None, of_learner, awaits_batch)
             self._feeders.append(feeder)
             inference = PolicyInference(
                 build_actor_critic(config.model, spec, device),
@@ -83,7 +89,7 @@ class SerialWorkforce:
             self._policies.append(PolicyCore(wires.arrays, requests, wires.weights[policy], inference, own, policy))
         self._splits: list[EnvSplit] = []
         env = resolve(config.env.env)
-        self._jobs = [wiring.actor_job(config, env, actor, seeds) for actor in range(actors)]
+        self._jobs = [wiring.actor_job(config, env, spec, actor, seeds) for actor in range(actors)]
         self._splits_per_actor = config.sampling.worker_num_splits
 
     def poll(self, timeout_s: float) -> list[Report]:
@@ -141,8 +147,7 @@ class SerialWorkforce:
     def stop(self, timeout_s: float) -> list[Report]:
         """Close the environments."""
         del timeout_s
-        for split in self._splits:
-            split.close()
+        close_splits(self._splits)
         reports, self._reports = self._reports, []
         return reports
 
@@ -164,20 +169,38 @@ class SerialWorkforce:
         except CheckpointError as error:
             raise RunFailed(str(error)) from error
         self._reports += restored
-        for job in self._jobs:
-            faults = fault_keeper(job.sampling, WorkerCounters(self._arrays, job.index))
-            for index in range(self._splits_per_actor):
-                self._splits.append(build_split(self._arrays, job, index, 0, faults))
+        try:
+            self._build_splits()
+        except (ConfigError, UnsupportedSpaceError) as error:
+            raise RunFailed(str(error)) from error
         for split in self._splits:
             if isinstance(split.env, Repeatable):
                 split.env.remember_randomness()
         state = restored[0].run_state.get("serial")
-        if state is not None and len(state["environments"]) == len(self._splits):
+        if state is not None and not self._fits(state):
+            log.info("other policies or environments than before the resume: their random numbers begin anew")
+            state = None
+        if state is not None:
             self._restore_randomness(state)
         for position, split in enumerate(self._splits):
             rng = np.random.default_rng([self._seed, position])
-            is_started = split.start(rng if self._decorrelate and state is None else None)
+            # The clock plays no part, so it cannot limit how long this takes: few steps do.
+            how = Decorrelation(rng, self._rollout) if self._decorrelate and state is None else None
+            is_started = split.start(how)
             assert is_started, "blocks of a new run are free"
+
+    def _build_splits(self) -> None:
+        for job in self._jobs:
+            faults = fault_keeper(job.sampling, WorkerCounters(self._arrays, job.index))
+            for index in range(self._splits_per_actor):
+                self._splits.append(build_split(self._arrays, job, index, 0, faults))
+
+    def _fits(self, state: dict[str, Any]) -> bool:
+        """As many policies, splits and environments as now."""
+        if len(state["actions"]) != len(self._policies) or len(state["environments"]) != len(self._splits):
+            return False
+        pairs = zip(state["environments"], self._splits, strict=True)
+        return all(len(environments) in (0, split.env.num_envs) for environments, split in pairs)
 
     def _restore_randomness(self, state: dict[str, Any]) -> None:
         for policy, actions in zip(self._policies, state["actions"], strict=True):

@@ -16,6 +16,8 @@ from algorithms.memory.layout import SharedArrays
 from algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestored, Report, TrainingReport
 
 RATE_WINDOWS_S = (10, 60, 300)
+# Tags of our own: an environment's statistic of such a name is shown under another.
+RESERVED_STATISTICS = frozenset(name + end for name in ("reward", "true_reward", "len") for end in ("", "_min", "_max"))
 
 
 class EpisodeWindow:
@@ -24,8 +26,9 @@ class EpisodeWindow:
     def __init__(self, size: int) -> None:
         """Remembers `size` episodes."""
         self._size = size
+        self.reports_true_reward = False  # some episodes have an objective of their own: the others have none
         self.returns: deque[float] = deque(maxlen=size)
-        self.true_returns: deque[float] = deque(maxlen=size)
+        self.true_returns: deque[float] = deque(maxlen=size)  # of episodes that reported one
         self.lengths: deque[float] = deque(maxlen=size)
         self.extra: dict[str, deque[float]] = {}
         self.finished = 0  # over all runs
@@ -35,6 +38,7 @@ class EpisodeWindow:
         self.finished += 1
         self.returns.append(episode.episode_return)
         if not math.isnan(episode.true_return):
+            self.reports_true_reward = True
             self.true_returns.append(episode.true_return)
         self.lengths.append(episode.length_frames)
         for name, value in episode.extra.items():
@@ -45,16 +49,23 @@ class EpisodeWindow:
         """As many episodes have ended as the averages are meant to cover."""
         return len(self.returns) == self._size
 
+    @property
+    def objectives(self) -> deque[float]:
+        """What policies are ranked by: the returns where no episode has reported anything else."""
+        return self.true_returns if self.reports_true_reward else self.returns
+
     def scalars(self) -> dict[str, float]:
         """The `0_aux/` tags of episodes; none before the first episode."""
-        named = {"reward": self.returns, "true_reward": self.true_returns, "len": self.lengths}
+        named = {"reward": self.returns, "true_reward": self.objectives, "len": self.lengths}
         tags = {}
         for name, values in named.items():
             if values:
                 tags[f"0_aux/avg_{name}"] = float(np.mean(values))
                 tags[f"0_aux/avg_{name}_min"] = float(min(values))
                 tags[f"0_aux/avg_{name}_max"] = float(max(values))
-        tags.update({f"0_aux/avg_{name}": float(np.mean(values)) for name, values in self.extra.items()})
+        for name, values in self.extra.items():
+            prefix = "0_aux/avg_extra_" if name in RESERVED_STATISTICS else "0_aux/avg_"
+            tags[prefix + name] = float(np.mean(values))
         return tags
 
     def state(self) -> dict[str, Any]:
@@ -72,6 +83,7 @@ class EpisodeWindow:
         self.finished = int(state["finished"])
         self.returns.extend(state["returns"])
         self.true_returns.extend(state["true_returns"])
+        self.reports_true_reward |= bool(self.true_returns)
         self.lengths.extend(state["lengths"])
         for name, values in state["extra"].items():
             self.extra.setdefault(name, deque(maxlen=self._size)).extend(values)
@@ -113,7 +125,7 @@ class Statistics:
         self.training: list[dict[str, float]] = [{} for _ in range(policies)]
         self.restored: list[PolicyRestored | None] = [None] * policies
         self.frame_rate = RateMeter()
-        self.step_rate = RateMeter()
+        self.step_rates = [RateMeter() for _ in range(policies)]
         self.count_blocks: Callable[[], dict[str, int]] = dict  # how many blocks are in each state
         self._base_frames = [0] * policies
         self._base_seconds = 0.0
@@ -135,7 +147,13 @@ class Statistics:
         """Look at the counters, for the rates."""
         now = time.monotonic()
         self.frame_rate.add(now, int(self.arrays["env_frames"].sum()))
-        self.step_rate.add(now, int(self.arrays["agent_steps"].sum()))
+        for policy, rate in enumerate(self.step_rates):
+            rate.add(now, int(self.arrays["agent_steps"][:, policy].sum()))
+
+    def expect_true_rewards(self) -> None:
+        """Episodes that report no objective have none: the environment says so before the first of them has ended."""
+        for window in self.episodes:
+            window.reports_true_reward = True
 
     def env_frames(self, policy: int) -> int:
         """Frames that a policy has seen, over all runs."""
@@ -167,7 +185,7 @@ class Statistics:
             if f"version_diff_{end}" in self.training[policy]:
                 tags[f"0_aux/policy_lag_{end}"] = self.training[policy][f"version_diff_{end}"]
         tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
-        tags["0_aux/_sample_throughput"] = self.step_rate.rate(RATE_WINDOWS_S[0])
+        tags["0_aux/_sample_throughput"] = self.step_rates[policy].rate(RATE_WINDOWS_S[0])
         tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6
         return tags
 

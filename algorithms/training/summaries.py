@@ -190,7 +190,7 @@ def status(statistics: Statistics, budget: Budget) -> dict[str, Any]:
                 "train_steps": int(statistics.arrays["train_steps"][policy]),
                 "episodes": window.finished,
                 "avg_reward": _mean(window.returns),
-                "avg_true_reward": _mean(window.true_returns),
+                "avg_true_reward": _mean(window.objectives),
                 "policy_lag": training.get("version_diff_avg"),
             }
         )

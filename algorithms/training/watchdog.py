@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from algorithms.memory.blocks import BlockState, block_states
+from algorithms.memory.counters import Phase
 from algorithms.memory.layout import SharedArrays
 from algorithms.workers.restarts import Kind
 
@@ -40,6 +41,8 @@ class Watchdog:
         versions = int(self._arrays["train_steps"].sum()) + int(self._arrays["taking_sequence"].sum())
         if frames != self._frames:
             self._frames, self._frames_moved, self._frame_stalls = frames, now, 0
+        elif not frames and self._some_actor_builds():
+            self._frames_moved = now  # each environment in its own time, which the supervisor watches
         if versions != self._versions:
             self._versions, self._versions_moved, self._version_stalls = versions, now, 0
         timeout_s = self._timeout_s if frames else self._grace_s
@@ -55,6 +58,10 @@ class Watchdog:
             what = f"no new policy version for {self._timeout_s:g} s"
             return Stall(what, stage, Kind.LEARNER, self._version_stalls)
         return None
+
+    def _some_actor_builds(self) -> bool:
+        phases, given_up = self._arrays["phase"][: self._arrays.sizes.actors], self._arrays["quarantined"]
+        return bool(((phases == Phase.RESET) & (given_up == 0)).any())
 
     def _is_learner_s(self, now: float) -> bool:
         """Versions are overdue: frames still come, and there is something to learn from. Else frames will tell more."""

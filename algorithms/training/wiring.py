@@ -164,7 +164,7 @@ def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
     return Wiring(SharedArrays.create(sizes), weights, snapshots, bells)
 
 
-def actor_job(config: TrainConfig, env: ResolvedEnv, index: int, seeds: Seeds) -> ActorJob:
+def actor_job(config: TrainConfig, env: ResolvedEnv, spec: EnvSpec, index: int, seeds: Seeds) -> ActorJob:
     """The work of one actor."""
     return ActorJob(
         index=index,
@@ -174,6 +174,7 @@ def actor_job(config: TrainConfig, env: ResolvedEnv, index: int, seeds: Seeds) -
         num_actors=config.sampling.num_workers,
         env_seed=seeds.of("env"),
         assignment_seed=seeds.of("assignment"),
+        spec=spec,
     )
 
 
@@ -206,7 +207,8 @@ def recipes(config: TrainConfig, spec: EnvSpec, device: str, experiment: Experim
         workers.append(Recipe(f"policy-{policy}-{index}", process, POLICY_WORKER, job, place))
     for index in range(actors):
         actor_place = place_actor(index, is_pinned, niceness, gpus, taken)._replace(beside=beside)
-        workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor_job(config, env, index, seeds), actor_place))
+        actor = actor_job(config, env, spec, index, seeds)
+        workers.append(Recipe(f"actor-{index:02d}", index, ACTOR, actor, actor_place))
     return workers
 
 

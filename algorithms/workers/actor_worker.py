@@ -19,7 +19,7 @@ from algorithms.sampling.policy_assignment import PolicyAssignment
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.placement import Retreat
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from envs.api import BatchEnv, EnvContext
+from envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
 from utils.processes import limit_native_threads
@@ -28,6 +28,10 @@ from utils.processes import limit_native_threads
 REPORT_EVERY_S = 0.25
 # Follow the curriculum this often.
 PROGRESS_EVERY_S = 1.0
+# Environments are moved into their episodes by so many steps at most: most episodes are shorter, and end on the way.
+DECORRELATION_STEPS = 1000
+# Who should begin to sample at once takes this long: other processes need longer until they are ready.
+AT_ONCE_S = 0.5
 # No environment is built anew more often in the life of one actor: its seeds never come again.
 ATTEMPTS_PER_LIFE = 1_000_000
 
@@ -79,28 +83,16 @@ class ActorWorker(Worker):
 
     def teardown(self) -> None:
         """Close every environment."""
-        for split in getattr(self, "splits", []):
-            split.close()
+        close_splits(getattr(self, "splits", []))
 
     def _start_splits(self) -> None:
-        sampling, generation = self.job.sampling, self.start.generation
-        rng = np.random.default_rng([self.job.env_seed, self.job.index, generation])
-        half_a_rollout_s = 0.0  # moving environments apart steps each of them half a rollout on average
-        for split in self.splits:
-            began = time.monotonic()
-            split.start(rng if sampling.decorrelate_envs_on_one_worker else None)
-            self.counters.beat()
-            half_a_rollout_s += time.monotonic() - began
-        if generation == 0:  # a successor comes at a moment of its own
-            self._decorrelate_time(2.0 * half_a_rollout_s)
-
-    def _decorrelate_time(self, rollout_s: float) -> None:
-        """Begin at another moment of a rollout than the other actors, so that blocks do not all arrive at once."""
-        delay_s = min(self.job.sampling.decorrelate_experience_max_seconds, rollout_s)
-        until = time.monotonic() + delay_s * self.job.index / self.job.num_actors
-        while (left_s := until - time.monotonic()) > 0 and not self.counters.stop_requested:
-            self.counters.beat()
-            time.sleep(min(left_s, LONGEST_SLEEP_S))
+        job, generation, number = self.job, self.start.generation, len(self.splits)
+        max_seconds = decorrelation_seconds(job.sampling, job.index, job.num_actors, generation) / number
+        moves_apart = job.sampling.decorrelate_envs_on_one_worker
+        for index, split in enumerate(self.splits):
+            key = [job.env_seed, job.index, generation, index if moves_apart else 0]
+            how = Decorrelation(np.random.default_rng(key), DECORRELATION_STEPS, max_seconds, moves_apart)
+            split.start(how if max_seconds else None)
 
     def _advance(self, split: EnvSplit) -> None:
         self.counters.lap(Timer.ACTOR_BOOKKEEPING)
@@ -155,6 +147,22 @@ def tell_progress(env: BatchEnv, env_frames: int) -> None:
         env.set_training_progress(env_frames)
 
 
+def decorrelation_seconds(sampling: SamplingConfig, index: int, num_actors: int, generation: int) -> float:
+    """How long an actor may spend on moving its environments apart: the first, or a successor, next to nothing."""
+    limit_s = sampling.decorrelate_experience_max_seconds
+    share_s = 0.0 if generation else limit_s * index / num_actors
+    return min(limit_s, max(share_s, AT_ONCE_S))
+
+
+def close_splits(splits: list[EnvSplit]) -> None:
+    """Close every environment. One that fails to is told of: nothing is lost with it."""
+    for split in splits:
+        try:
+            split.close()
+        except EnvError as error:
+            log.warning("%s", error)
+
+
 def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKeeper:
     """What one actor does about environments that fail; counted, and with as much time as a reset may take."""
 
@@ -162,11 +170,16 @@ def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKee
         counters.count(Tally.ENV_BAD_DATA if is_bad_data else Tally.ENV_CRASHES)
         counters.beat()
 
+    def beat() -> bool:
+        counters.beat()
+        return not counters.stop_requested
+
     return FaultKeeper(
         sampling.max_env_rebuilds,
         drops_bad_data=sampling.on_bad_env_data == "drop",
         count=count,
         repairing=lambda: counters.during(Phase.RESET),
+        beat=beat,
     )
 
 
@@ -182,7 +195,7 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         # Environments that are built anew within one life of the actor count on from here.
         attempt = generation * ATTEMPTS_PER_LIFE
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
-    env = make_batch_env(job.env, job.family_options, contexts, faults)
+    env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,

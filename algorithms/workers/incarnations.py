@@ -47,6 +47,12 @@ class Limits(NamedTuple):
             return self.setup_s
         return self.reset_s if phase is Phase.RESET else self.step_s
 
+    @staticmethod
+    def option(phase: Phase) -> str:
+        """The option that sets the limit."""
+        prepares = phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
+        return "--reset_timeout_seconds" if prepares else "--heartbeat_timeout_seconds"
+
 
 class Recipe(NamedTuple):
     """How to start one worker, the first time and again."""

@@ -24,6 +24,7 @@ class ActorJob:
     sampling: SamplingConfig
     env_seed: int
     assignment_seed: int
+    spec: EnvSpec  # of every environment, as it was found before the start
 
 
 @dataclass

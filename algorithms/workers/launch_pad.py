@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,16 @@ class _Home(NamedTuple):
     driver: int  # pid
     mark: str
     search_path: list[str]
+
+
+class TimeLimit(NamedTuple):
+    """How long something may take, and the option that says so, if there is one."""
+
+    seconds: float
+    option: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s" + (f" ({self.option})" if self.option else "")
 
 
 class LaunchPad:
@@ -106,15 +116,17 @@ class LaunchPad:
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        timeout_s: float,
+        limit: TimeLimit,
         is_cancelled: Callable[[], bool],
     ) -> Any:
         """The result of a function that runs in a process of its own and may not take the driver with it.
 
+        Nothing that it started outlives the call, and nobody but that process itself gives the result.
+
         Args:
             function: importable by its name.
             arguments: of the function; they travel by pickle.
-            timeout_s: how long it may take.
+            limit: how long it may take.
             is_cancelled: looked at now and then; the result is None when it holds.
 
         Raises:
@@ -130,12 +142,15 @@ class LaunchPad:
         sender.close()
         name = getattr(function, "__name__", str(function))
         try:
-            deadline = time.monotonic() + timeout_s
-            while not receiver.poll(CANCEL_CHECK_S):
+            deadline = time.monotonic() + limit.seconds
+            # Its exit counts, not the end of the pipe: a process that it forked may hold that open.
+            while not connection.wait([receiver, child.sentinel], CANCEL_CHECK_S):
                 if is_cancelled():
                     return None
                 if time.monotonic() > deadline:
-                    raise RunFailed(f"{name} did not finish within {timeout_s:g} s")
+                    raise RunFailed(f"{name} did not finish within {limit}")
+            if not receiver.poll():
+                raise EOFError
             result, refusal, failure = receiver.recv()
         except EOFError:
             child.join(1.0)
@@ -144,6 +159,7 @@ class LaunchPad:
             child.kill()
             child.join(1.0)
             processes.kill_orphans(self.pids, processes.worker_mark(self.mark, child.pid or 0))
+            receiver.close()
         if refusal:
             raise ConfigError(refusal)
         if failure:
@@ -212,12 +228,15 @@ def _run_once(sender: Any, home: _Home, function: Callable[..., Any], arguments:
     _held = processes.mark_descendants(processes.worker_mark(home.mark, os.getpid()))
     sys.path += [folder for folder in home.search_path if folder not in sys.path]
     result, refusal, failure = None, "", ""
+    own_pid = os.getpid()
     try:
         result = function(*arguments)
     except (ConfigError, UnsupportedSpaceError) as error:
         refusal = str(error)
-    except Exception as error:
+    except BaseException as error:  # also one that would end the process, with a code that says that all is well
         failure = "".join(traceback.format_exception(error))
+    if os.getpid() != own_pid:
+        os._exit(0)  # forked by the function, whose result is its parent's to give
     sender.send((result, refusal, failure))
     sender.close()
     os._exit(0)

@@ -207,8 +207,9 @@ class Supervisor:
         if stuck := self._stuck():
             self.dump_stacks(stuck)
         for worker in stuck:
-            limit_s, phase = self.limits.of(self._phase(worker)), self._phase(worker).name.lower()
-            self._condemn(worker, f"showed no sign of life for {limit_s:g} s in {phase}")
+            phase = self._phase(worker)
+            limit, option = f"{self.limits.of(phase):g} s in {phase.name.lower()}", self.limits.option(phase)
+            self._condemn(worker, f"showed no sign of life for {limit} ({option})")
         self._start_successors()
 
     def unblock(self, kind: Kind, why: str) -> None:

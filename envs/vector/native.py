@@ -2,12 +2,14 @@
 
 A `VectorEnv` with next-step autoreset shows the last observation of every episode, terminated ones too, and starts the
 next episode in the step after it, whose action it ignores. That is what `final` says to the caller.
+
+Two of its rows hold what nobody asked for, and none of it is read: the last observation of a terminated episode, which
+is replaced by zeros, and whatever the step that starts an episode says beside the first observation.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,19 +17,23 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envs.adapters import complete_spec, declares_info_mask, failure, fill_common_case, first_seed, lose_step
+from envs.adapters import failure, fill_common_case, first_seed, lose_step
 from envs.api import (
     ACTION_MASK,
     BadEnvDataError,
+    Decorrelation,
     EnvContext,
     EnvError,
     EnvSpec,
+    MisfitError,
     RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
-from envs.spaces import ActionLayout, ObservationLayout, random_actions
+from envs.contract import check_report, checked_reset, flag, frame_count
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
+from envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
+from envs.specs import complete_spec, declares_info_mask, require_spec
 from envs.wrappers import find_ability
 from utils.options import ConfigError
 
@@ -51,6 +57,7 @@ class VectorEnvAdapter:
         contexts: Sequence[EnvContext],
         faults: FaultKeeper | None = None,
         build: Callable[[EnvContext], Any] | None = None,
+        spec: EnvSpec | None = None,
     ) -> None:
         """Adapt an environment built for the first of `contexts`.
 
@@ -59,10 +66,12 @@ class VectorEnvAdapter:
             contexts: of each of them.
             faults: decides about failures; None: the first one is raised, and numbers are not looked at.
             build: builds all of them anew; needed with `faults`.
+            spec: what they must exchange, also when they are built anew; None: what they do.
 
         Raises:
             ConfigError: another autoreset mode, or not one environment per context.
             UnsupportedSpaceError: a space that cannot be trained on.
+            EnvError: they differ from `spec`, or a reset that looks for action masks failed.
         """
         self.num_envs = len(contexts)
         self._contexts = list(contexts)
@@ -70,7 +79,9 @@ class VectorEnvAdapter:
         self._streak, self._num_steps = FailureStreak(), 0
         self._told: dict[str, Any] = {}  # what the environment was told last, for one that takes its place
         self._is_closed = False
-        self.spec = self._adopt(env)
+        adopted = self._adopt(env)
+        self.spec = spec or adopted
+        require_spec(adopted, self.spec, 0, self._contexts[0])
         self._values = ValueCheck(self.spec, self.num_envs)
 
     def _adopt(self, env: Any) -> EnvSpec:
@@ -97,8 +108,9 @@ class VectorEnvAdapter:
             self._early = self._reset_env()
             mask_in_info = ACTION_MASK in self._early[1]
         self._mask_in_info = mask_in_info
+        self._failed: EnvError | None = None  # between two steps, as the next one will tell
         self._has_ended = np.zeros(self.num_envs, np.bool_)
-        return complete_spec(self._layout, self._actions, 1, mask_in_info)
+        return complete_spec(env, self._layout, self._actions, 1, mask_in_info)
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
@@ -114,7 +126,7 @@ class VectorEnvAdapter:
         out.fresh.fill(1)
         out.final.fill(0)
         out.active.fill(1)
-        self._read_state(infos, out)
+        self._read_state(infos, out, "reset")
         if self._faults is not None:
             self._check_values(out, "reset", with_rewards=False)
 
@@ -124,10 +136,9 @@ class VectorEnvAdapter:
             return early
         seed, self._seed = self._seed, None
         try:
-            observations, infos = self.env.reset(seed=seed)
+            return checked_reset(self.env, seed)
         except FAILURES as error:
             raise self._failure("reset", error) from error
-        return observations, infos
 
     def _failure(self, phase: str, error: BaseException, row: int = 0) -> EnvError:
         return error if isinstance(error, EnvError) else failure(row, phase, error, self._contexts[row])
@@ -168,9 +179,7 @@ class VectorEnvAdapter:
         self._contexts = [context._replace(attempt=context.attempt + 1) for context in self._contexts]
         assert self._build is not None
         try:
-            spec = self._adopt(self._build(self._contexts[0]))
-            if spec != self.spec:
-                raise ConfigError(f"built anew, it has other spaces: {spec} instead of {self.spec}")
+            require_spec(self._adopt(self._build(self._contexts[0])), self.spec, 0, self._contexts[0])
         except FAILURES as error:
             raise self._failure("make", error) from error
         if "progress" in self._told:
@@ -189,12 +198,14 @@ class VectorEnvAdapter:
             return {}
 
     def _step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
-        starts = self._has_ended
+        if self._failed is not None:
+            raise self._failed
+        starts = self._has_ended  # in this step these rows show their first observation; what else is said is nobody's
         observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
         self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
-        self._read_state(infos, out)
+        self._read_state(infos, out, "step")
         if "num_frames" in infos:
-            out.frames[:] = np.where(_has("num_frames", infos), infos["num_frames"], 1)
+            out.frames[:] = self._frames(infos, starts)
         self._has_ended = terminated | truncated
         out.rewards[:] = rewards
         out.rewards[starts] = 0.0
@@ -204,51 +215,86 @@ class VectorEnvAdapter:
         out.fresh[:] = starts
         out.final[:] = self._has_ended
         out.active[self._has_ended] = 1
+        if terminated.any():
+            for array in out.observations.values():
+                array[terminated] = 0  # nothing follows from it, so nothing is owed to it either
         if self._faults is not None and not self._values.passes(out):
             self._check_values(out, "step")
-        return self._row_infos(infos)
+        return self._row_infos(infos, starts)
 
-    def _read_state(self, infos: dict[str, Any], out: StepArrays) -> None:
+    def _read_state(self, infos: dict[str, Any], out: StepArrays, phase: str) -> None:
         if "is_active" in infos:
-            out.active[:] = np.where(_has("is_active", infos), infos["is_active"], 1)
+            active, told = self._column("is_active", infos)
+            if active.dtype.kind != "b":
+                self._check_rows(told, phase, lambda row: flag("is_active", active[row]))
+            out.active[:] = np.where(told, active, 1)
         if self._mask_in_info:
             out.observations[ACTION_MASK].fill(1)
             if ACTION_MASK in infos:
                 rows = np.broadcast_to(_has(ACTION_MASK, infos), self.num_envs)
                 out.observations[ACTION_MASK][rows] = np.asarray(infos[ACTION_MASK])[rows]
 
-    def _row_infos(self, infos: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    def _frames(self, infos: dict[str, Any], starts: np.ndarray) -> np.ndarray:
+        frames, told = self._column("num_frames", infos)
+        told = told & ~starts
+        if frames.dtype.kind not in "iu" or (frames[told] < 1).any():
+            self._check_rows(told, "step", lambda row: frame_count(frames[row]))
+        return np.where(told, frames, 1)
+
+    def _row_infos(self, infos: dict[str, Any], starts: np.ndarray) -> dict[int, dict[str, Any]]:
         by_row: dict[int, dict[str, Any]] = {}
         for key in _ROW_INFO_KEYS:
             if key in infos:
-                for row in np.flatnonzero(np.broadcast_to(_has(key, infos), self.num_envs)).tolist():
-                    by_row.setdefault(row, {})[key] = _entry(infos[key], row)
+                told = np.broadcast_to(_has(key, infos), self.num_envs) & ~starts
+                for row in np.flatnonzero(told).tolist():
+                    by_row.setdefault(row, {})[key] = _entry(key, infos[key], row)
+        self._check_rows(list(by_row), "step", lambda row: check_report(by_row[row]))
         return by_row
 
-    def decorrelate(
-        self, rng: np.random.Generator, max_steps: int, out: StepArrays, max_seconds: float = math.inf
-    ) -> None:
-        """Start anew and take `max_steps` random steps, all environments together, for at most `max_seconds`.
+    def _column(self, key: str, infos: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """[E] what an info says of every row, and of which rows it says it."""
+        values = np.asarray(infos[key])
+        if values.shape not in ((), (self.num_envs,)):
+            raise MisfitError(key, f"one for each of {self.num_envs} environments", describe(infos[key]))
+        return np.broadcast_to(values, self.num_envs), np.broadcast_to(_has(key, infos), self.num_envs)
 
-        They fall out of step as far as their episodes end at different times. Writes what `reset` writes; `final` is 1
-        where an episode ends with the last of these steps.
+    def _check_rows(self, rows: Sequence[int] | np.ndarray, phase: str, check: Callable[[int], Any]) -> None:
+        """Check what was said of each row; `rows` by number, or as a mask of all."""
+        numbers = np.flatnonzero(rows).tolist() if isinstance(rows, np.ndarray) else rows
+        for row in numbers:
+            try:
+                check(row)
+            except MisfitError as misfit:
+                raise self._failure(phase, misfit, row) from misfit
+
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+        """Start anew and take random steps, all environments together, until an episode has ended in each.
+
+        They fall out of step as far as their episodes end at different times. Other batches come to other moments: at
+        least half of the steps allowed, drawn by chance, is where this one stops. Writes what `reset` writes; `final`
+        is 1 where an episode ends with the last of these steps.
         """
-        deadline = time.monotonic() + max_seconds
         self.reset(out)
-        unseen = scratch_results(out)
-        for _ in range(max_steps):
-            if time.monotonic() >= deadline:
+        num_steps = int(how.rng.integers(how.max_steps // 2, how.max_steps, endpoint=True))
+        deadline, beat = time.monotonic() + how.max_seconds, go_on if self._faults is None else self._faults.beat
+        unseen, has_ended = scratch_results(out), np.zeros(self.num_envs, np.bool_)
+        for _ in range(num_steps):
+            if has_ended.all() or time.monotonic() >= deadline or not beat():
                 break
             mask = out.observations.get(ACTION_MASK)
-            self.step(random_actions(self.spec.actions, rng, self.num_envs, mask), unseen)
+            self.step(random_actions(self.spec.actions, how.rng, self.num_envs, mask), unseen)
+            has_ended |= (unseen.terminated | unseen.truncated) == 1
         out.fresh.fill(1)
 
     def set_training_progress(self, env_frames: int) -> None:
-        """Tell the environment, if it wants to know, how many frames the run has seen."""
+        """Tell the environment, if it wants to know, how many frames the run has seen; if it raises, so will a step."""
         self._told["progress"] = env_frames
         listener = find_ability(self.env, TrainingProgressListener)
-        if listener is not None:
-            listener.set_training_progress(env_frames)
+        try:
+            if listener is not None:
+                listener.set_training_progress(env_frames)
+        except FAILURES as error:
+            self._failed = self._failure("set_training_progress", error)
 
     def get_reward_shaping(self) -> dict[str, float] | None:
         """The weights of the reward in force; None where the environment has none to tune."""
@@ -269,7 +315,7 @@ class VectorEnvAdapter:
         self._is_closed = True
         try:
             self.env.close()
-        except Exception as error:
+        except FAILURES as error:
             raise self._failure("close", error) from error
 
 
@@ -288,8 +334,11 @@ def _has(key: str, infos: dict[str, Any]) -> Any:
     return infos.get(f"_{key}", True)
 
 
-def _entry(values: Any, row: int) -> Any:
+def _entry(key: str, values: Any, row: int) -> Any:
     if not isinstance(values, dict):
+        if np.ndim(values) == 0 or row >= len(values):
+            raise MisfitError(key, "one for each environment", describe(values))
         return values[row]
     names = [name for name in values if not (name.startswith("_") and name[1:] in values)]
-    return {name: _entry(values[name], row) for name in names if f"_{name}" not in values or values[f"_{name}"][row]}
+    has = {name: f"_{name}" not in values or values[f"_{name}"][row] for name in names}
+    return {name: _entry(key, values[name], row) for name in names if has[name]}

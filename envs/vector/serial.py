@@ -10,7 +10,6 @@ nothing is lost, for what came before it stands.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,15 +20,18 @@ from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure,
 from envs.api import (
     ACTION_MASK,
     BadEnvDataError,
+    Decorrelation,
     EnvContext,
     EnvError,
+    EnvSpec,
     MisfitError,
     RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck
+from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
 from envs.spaces import random_actions
+from envs.specs import require_spec
 from envs.wrappers import find_ability
 from utils.options import ConfigError
 
@@ -45,6 +47,7 @@ class SerialVecEnv:
         contexts: Sequence[EnvContext],
         faults: FaultKeeper | None = None,
         build: Callable[[EnvContext], Any] | None = None,
+        spec: EnvSpec | None = None,
     ) -> None:
         """Adapt environments that were built for these contexts.
 
@@ -53,23 +56,29 @@ class SerialVecEnv:
             contexts: which of all environments of the run these are.
             faults: decides about failures; None: the first one is raised, and numbers are not looked at.
             build: builds one environment anew; needed with `faults`.
+            spec: of every environment, also of one built anew; None: that of the first.
 
         Raises:
             UnsupportedSpaceError: a space that cannot be trained on.
-            ConfigError: the environments differ in their spaces, or one is no environment.
-            EnvError: a reset that looks for action masks failed.
+            ConfigError: one is no environment.
+            EnvError: one differs from `spec`, or a reset that looks for action masks failed.
         """
-        self._adapters = [
-            _adapter(env, index, context) for index, (env, context) in enumerate(zip(envs, contexts, strict=True))
-        ]
+        self._beat = go_on if faults is None else faults.beat
+        self._adapters: list[SingleEnvAdapter | ParallelEnvAdapter] = []
+        for index, (env, context) in enumerate(zip(envs, contexts, strict=True)):
+            adapter = _adapter(env, index, context)
+            spec = spec or adapter.spec
+            require_spec(adapter.spec, spec, index, context)
+            self._adapters.append(adapter)
+            self._beat()
+        assert spec is not None, "a batch of no environments"
         first = self._adapters[0]
         self.num_envs = len(self._adapters)
-        self.spec = first.spec
-        for adapter in self._adapters[1:]:
-            self._require_same_spec(adapter)
+        self.spec = spec
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
         agents = self.spec.agents_per_env
+        self._slots: list[tuple[Callable[[Any, int, Target], None], int]]
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
         self._find_abilities()
         self._told: dict[str, Any] = {}  # what environments were told last, for one that takes another's place
@@ -91,6 +100,7 @@ class SerialVecEnv:
         target = Target(self._layout.views(out.observations), out, {})
         for index in range(self.num_envs):
             self._start(index, index * self.spec.agents_per_env, target)
+            self._beat()
         out.fresh.fill(1)
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
@@ -143,7 +153,7 @@ class SerialVecEnv:
         failed = self._failure(index, error, target)
         if self._faults is None or self._build is None:
             raise failed
-        if failed.phase == "step":
+        if failed.loses_step:
             rows = self._rows(first_row)
             lose_step(rows, target.out)
             for row in range(rows.start, rows.stop):
@@ -184,28 +194,23 @@ class SerialVecEnv:
         assert self._build is not None
         try:
             adapter = _adapter(self._build(context), index, context)
-            self._require_same_spec(adapter)
+            require_spec(adapter.spec, self.spec, index, context)
+        except EnvError:
+            raise
         except FAILURES as error:
             raise failure(index, "make", error, context) from error
         adapter.remembers_randomness = old.remembers_randomness
         self._adapters[index] = adapter
         self._slots[index] = (adapter.step, self._slots[index][1])
         self._find_abilities()
-        if "progress" in self._told:
-            self.set_training_progress(self._told["progress"])
+        if "progress" in self._told and index in self._listeners:
+            self._tell_progress(index)
         if "shaping" in self._told:
             self.set_reward_shaping(self._told["shaping"])
 
-    def _require_same_spec(self, adapter: SingleEnvAdapter | ParallelEnvAdapter) -> None:
-        if adapter.spec != self.spec:
-            raise ConfigError(
-                f"environment {adapter.env_index} differs from environment 0: {adapter.spec} and {self.spec}; all "
-                f"environments of a run must have the same spaces"
-            )
-
     def _find_abilities(self) -> None:
-        listeners = [find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters]
-        self._listeners = [listener for listener in listeners if listener is not None]
+        listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
+        self._listeners = {index: listener for index, listener in listeners if listener is not None}
         shapings = [find_ability(adapter.env, RewardShaping) for adapter in self._adapters]
         self._shapings = [shaping for shaping in shapings if shaping is not None]
 
@@ -217,33 +222,32 @@ class SerialVecEnv:
         rows, agents = list(rows), self.spec.agents_per_env
         return [rows[first : first + agents] for first in range(0, len(rows), agents)]
 
-    def decorrelate(
-        self, rng: np.random.Generator, max_steps: int, out: StepArrays, max_seconds: float = math.inf
-    ) -> None:
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
         """Start anew, then take each environment a different number of random steps into its episodes.
 
         Writes what `reset` writes. Environments that were stepped together would otherwise all end together for long,
         and every batch would hold one phase of the episode only.
 
         Args:
-            rng: decides how many steps and which actions.
-            max_steps: the number of steps is drawn from 0 to this.
+            how: how far they go. Only what its `max_seconds` cut short depends on time.
             out: where the observations go.
-            max_seconds: when to stop stepping, each environment after its share. The only thing that depends on time.
         """
-        begin = time.monotonic()
         self.reset(out)
-        num_steps = rng.integers(0, max_steps, self.num_envs, endpoint=True).tolist()
-        for index, env_rng in enumerate(rng.spawn(self.num_envs)):
-            deadline = begin + max_seconds * (index + 1) / self.num_envs
-            self._advance(index, env_rng, num_steps[index], _rows_of(out, index, self.spec.agents_per_env), deadline)
+        number = self.num_envs if how.moves_apart else 1
+        num_steps = how.rng.integers(0, how.max_steps, number, endpoint=True).repeat(self.num_envs // number)
+        # Time is shared out like steps: where there is too little of it, all fall short alike and are still apart.
+        shares = num_steps.cumsum() / max(1, num_steps.sum())
+        begin = time.monotonic()
+        for index, env_rng in enumerate(how.rng.spawn(self.num_envs)):
+            deadline = begin + how.max_seconds * shares[index] if num_steps[index] else begin
+            rows = _rows_of(out, index, self.spec.agents_per_env)
+            self._advance(index, env_rng, int(num_steps[index]), rows, deadline)
 
     def _advance(self, index: int, rng: np.random.Generator, num_steps: int, out: StepArrays, deadline: float) -> None:
         """Take one environment some random steps; `out` holds its rows only."""
         views = self._layout.views(out.observations)
-        for _ in range(num_steps):
-            if time.monotonic() >= deadline:
-                break
+        left, of_episode = num_steps, 0
+        while left > 0 and time.monotonic() < deadline and self._beat():
             mask = out.observations.get(ACTION_MASK)
             actions = random_actions(self.spec.actions, rng, self.spec.agents_per_env, mask)
             fill_common_case(out)
@@ -255,6 +259,11 @@ class SerialVecEnv:
                 self._mend(index, 0, error, target)
             if self._faults is not None:
                 self._check_values(index, 0, target)
+            left, of_episode = left - 1, of_episode + 1
+            if out.crashed.any():
+                of_episode = 0
+            elif self._adapters[index].latest_start is target:
+                left, of_episode = left % of_episode, 0  # another whole episode would lead to where it is now
         if self._adapters[index].is_between_episodes:
             fill_common_case(out)
             self._start(index, 0, Target(views, out, {}))
@@ -263,10 +272,21 @@ class SerialVecEnv:
         out.fresh.fill(1)
 
     def set_training_progress(self, env_frames: int) -> None:
-        """Tell every environment that wants to know how many frames the run has seen."""
+        """Tell whoever wants to know how many frames the run has seen; the next step of one that raises fails."""
         self._told["progress"] = env_frames
-        for listener in self._listeners:
-            listener.set_training_progress(env_frames)
+        for index in self._listeners:
+            self._tell_progress(index)
+
+    def _tell_progress(self, index: int) -> None:
+        try:
+            self._listeners[index].set_training_progress(self._told["progress"])
+        except FAILURES as error:
+            failed = failure(index, "set_training_progress", error, self._contexts[index])
+
+            def fail(*_: Any) -> None:
+                raise failed
+
+            self._slots[index] = (fail, self._slots[index][1])
 
     def get_reward_shaping(self) -> dict[str, float] | None:
         """The weights of the reward in force; None where the environments have none to tune."""
@@ -297,11 +317,11 @@ class SerialVecEnv:
         if self._is_closed:
             return
         self._is_closed = True
-        first_failure: tuple[int, Exception] | None = None
+        first_failure: tuple[int, BaseException] | None = None
         for index, adapter in enumerate(self._adapters):
             try:
                 adapter.close()
-            except Exception as error:
+            except FAILURES as error:
                 first_failure = first_failure or (index, error)
         if first_failure:
             failed_index, cause = first_failure

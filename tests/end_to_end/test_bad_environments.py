@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.end_to_end.conftest import SMALL
@@ -95,7 +97,10 @@ def test_bad_data_are_dropped_where_that_is_asked_for(broken):
 @pytest.mark.parametrize(
     "fault, message",
     [
-        ("import time; time.sleep(1000 * (self.steps == 7))", "did not finish within 3 s; it was in step 7 of"),
+        (
+            "import time; time.sleep(1000 * (self.steps == 7))",
+            "did not finish within 3 s (--reset_timeout_seconds); it was in step 7 of",
+        ),
         ("import os; self.steps == 7 and os._exit(9)", "ended by itself with exit code 9; it was in step 7 of"),
     ],
 )
@@ -104,3 +109,117 @@ def test_an_environment_that_hangs_or_dies_before_the_start_is_named_with_its_st
     assert run.end() == 1
     assert message in run.output.strip().splitlines()[-1]
     assert not run.folder.exists()
+
+
+HOSTILE = """
+import os
+import sys
+import time
+
+import gymnasium
+import numpy as np
+
+{at_import}
+
+class Hostile(gymnasium.Wrapper):
+    steps = 0
+    def step(self, action):
+        self.steps += 1
+        {in_step}
+        return self.env.step(action)
+    def close(self):
+        {in_close}
+        self.env.close()
+    def set_training_progress(self, env_frames):
+        {in_progress}
+
+def make_env(env_id, attempt):
+    {in_factory}
+    env = Hostile(gymnasium.make("CartPole-v1", disable_env_checker=True))
+    env.attempt = attempt
+    return env
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path, start):
+    """Starts a run on a CartPole that does something nasty somewhere."""
+
+    def begin(*options, **where):
+        places = ("at_import", "in_step", "in_close", "in_progress", "in_factory")
+        code = HOSTILE.format(**{place: where.get(place, "pass") for place in places})
+        (tmp_path / "hostile.py").write_text(code)
+        return start(*OPTIONS, "--train_for_env_steps=4000", *options, env="hostile:make_env")
+
+    return begin
+
+
+def last_line(run):
+    return run.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+def test_an_environment_whose_close_raises_costs_a_warning(hostile, mode):
+    run = hostile(mode, in_close="raise OSError('the window is gone')")
+    assert run.end() == 0, run.output
+    assert "--env=hostile:make_env, close: " in run.output and "OSError: the window is gone" in run.output
+    assert "Traceback" not in run.output
+
+
+def test_a_module_that_ends_the_process_is_refused(hostile):
+    run = hostile(at_import="sys.exit(0)")
+    assert run.end() == 2
+    assert "cannot import 'hostile' from " in last_line(run) and last_line(run).endswith("SystemExit: 0")
+    assert not run.folder.exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--check_env=False",)])
+def test_a_factory_that_ends_the_process_is_told(hostile, options):
+    run = hostile(*options, in_factory="sys.exit(0)")
+    assert run.end() == 1
+    assert "failed in make: SystemExit: 0" in last_line(run) and not run.folder.exists()
+
+
+def test_a_probe_that_forks_and_ends_is_told_at_once(hostile):
+    """The child holds what the driver listens to; it is the probe's end that counts."""
+    run = hostile("--reset_timeout_seconds=60", in_step="if os.fork(): os._exit(9)\n        time.sleep(1000)")
+    assert run.end() == 1
+    assert time.monotonic() - run.began < 45.0
+    assert "ended by itself with exit code 9; it was in step 1 of --env=hostile:make_env" in last_line(run)
+
+
+def test_an_environment_that_differs_from_the_one_looked_at_ends_the_run_before_anything_is_learned(hostile):
+    """In one split all agree with each other, so only the one that was looked at shows the difference."""
+    other = "if env_id > 3: return gymnasium.make('Acrobot-v1')"
+    run = hostile("--num_workers=2", "--num_envs_per_worker=4", in_factory=other)
+    assert run.end() == 1
+    assert "of hostile:make_env (worker 1, place 0 of its batch) failed in make: its spaces differ" in last_line(run)
+    assert "actions: one of 3; 1 agent]; expected [" in last_line(run)
+    assert run.status().get("env_frames", 0) < 4000
+
+
+@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+def test_late_bad_infos_end_the_run_in_a_line_that_names_them(broken, mode):
+    run = broken("if self.steps == 400: info = {'num_frames': -88_000_000}", mode)
+    assert run.end() == 1
+    message = "'num_frames' should be a whole number of frames, at least 1, in the info, but is -88000000"
+    assert message in last_line(run) and "of broken:make_env (worker " in last_line(run)
+    assert run.status()["env_frames"] > 0
+
+
+@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+def test_an_environment_that_raises_when_it_is_told_of_progress_is_built_anew(hostile, mode):
+    raises = "if env_frames > 2000 and not self.attempt: raise ZeroDivisionError('no curriculum')"
+    run = hostile("--train_for_env_steps=60000", mode, in_progress=raises)
+    assert run.end() == 0, run.output
+    assert run.status()["troubles"]["env_crashes"] > 0 and "Traceback" not in run.output
+
+
+def test_an_environment_that_changes_directory_moves_nothing(hostile, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    at_import = f"os.chdir({str(tmp_path / 'elsewhere')!r})"
+    in_step = "os.chdir('/')"
+    run = hostile("--serial_mode=True", "--train_dir=.", "--save_every_sec=0.5", at_import=at_import, in_step=in_step)
+    assert run.end() == 0, run.output
+    assert list((run.folder / "checkpoint_p0").glob("*.pth")) and (run.folder / "summary.json").exists()
+    assert not list((tmp_path / "elsewhere").iterdir()) and "Traceback" not in run.output

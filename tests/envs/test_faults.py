@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, EnvContext, EnvError, MisfitError
+from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError, MisfitError
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper, ValueCheck
 from envs.registry import make_batch_env
@@ -69,7 +69,7 @@ class Batch:
             yield
 
         self.contexts = [EnvContext(env_id=10 + i, seed=7, worker_index=2, env_name="counting") for i in range(3)]
-        keeper = FaultKeeper(count=self.counted.append, repairing=repairing, **rules)
+        self.keeper = keeper = FaultKeeper(count=self.counted.append, repairing=repairing, **rules)
         self.plan = plan
         self.envs = [self.build(context) for context in self.contexts]
         self.vec = SerialVecEnv(self.envs, self.contexts, keeper, self.build)
@@ -147,7 +147,7 @@ def test_a_crash_at_the_start_is_mended(begin):
     if begin == "reset":
         batch.reset()
     else:
-        batch.vec.decorrelate(np.random.default_rng(2), 50, batch.out)
+        batch.vec.decorrelate(Decorrelation(np.random.default_rng(2), 50), batch.out)
     assert batch.built[:2] == [(11, 1), (11, 2)] and batch.row("fresh") == 1 and batch.row("final") == 0
     attempt, moment = batch.row("obs")
     assert (attempt, moment) == (2, 0) if begin == "reset" else attempt == 3 and moment > 0
@@ -190,6 +190,51 @@ def _fails_in_its_second_reset(self):
     return np.array([self.attempt, self.time], np.float64)
 
 
+def test_each_environment_that_is_built_or_reset_is_a_sign_of_life():
+    beats = []
+    contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
+    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultKeeper(beat=lambda: beats.append(1)))
+    assert len(beats) >= 8, "4 are built, and 4 reset to look for masks"
+    batch.reset(step_arrays(batch.spec, 4))
+    assert len(beats) >= 12
+
+
+class Curious(Counting):
+    """Raises when it is told of so many frames."""
+
+    def set_training_progress(self, env_frames):
+        if env_frames >= self.plan.get("too_many", 1e9) + self.attempt * self.plan.get("more", 0):
+            raise CRASH
+        super().set_training_progress(env_frames)
+
+
+def curious(monkeypatch, **plan):
+    monkeypatch.setattr("tests.envs.test_faults.Counting", Curious)
+    return Batch(plan, max_rebuilds=3).reset()
+
+
+def test_an_environment_that_raises_when_it_is_told_of_progress_has_failed_like_one_that_raises_in_a_step(monkeypatch):
+    batch = curious(monkeypatch, too_many=100, more=50)
+    batch.step()
+    batch.vec.set_training_progress(120)
+    assert not batch.counted, "what it showed last is being acted on: its next step will tell"
+    assert 1 not in batch.step()
+    assert [batch.row("obs", row) for row in range(3)] == [[0, 2], [1, 0], [0, 2]] and batch.counted == [False]
+    assert [batch.row(name) for name in STATE] == [0, 0, 0, 0, 1, 0, 1, 1]
+    assert [env.frames for env in batch.vec.envs] == [120] * 3
+    batch.step()
+    assert batch.row("obs") == [1, 1] and len(batch.counted) == 1
+
+
+def test_an_environment_that_always_raises_when_it_is_told_of_progress_is_given_up(monkeypatch):
+    batch = curious(monkeypatch, too_many=100)
+    batch.vec.set_training_progress(120)
+    batch.step(3)
+    message = "environment 11 .* failed in set_training_progress 4 times in a row, .*the wheel came off"
+    with pytest.raises(EnvError, match=message):
+        batch.step()
+
+
 def test_no_rebuilds_means_that_the_first_failure_ends_it():
     with pytest.raises(EnvError, match="failed in step: RuntimeError"):
         Batch({(0, 1): CRASH}, max_rebuilds=0).reset().step()
@@ -204,8 +249,9 @@ def test_an_environment_that_calls_sys_exit_has_failed():
 def test_an_environment_with_other_spaces_cannot_take_the_place(monkeypatch):
     batch = Batch({(0, 1): CRASH}, max_rebuilds=2).reset()
     monkeypatch.setattr(Counting, "action_space", spaces.Discrete(4))
-    with pytest.raises(EnvError, match=r"in make 3 times in a row, .*same spaces"):
+    with pytest.raises(EnvError, match=r"environment 11 of counting .* in make: its spaces .*same spaces") as caught:
         batch.step()
+    assert caught.value.is_final and batch.built == [(11, 1)], "another try would build the same"
 
 
 BAD = [
@@ -237,6 +283,86 @@ def test_bad_data_that_are_dropped_cost_the_step_and_reset_the_environment(value
     assert batch.row("obs") == [0, 0] and batch.row("obs", 0) == [0, 2] and batch.counted == [True]
     assert [batch.row(name) for name in STATE] == [0, 0, 0, 0, 1, 0, 1, 1]
     assert batch.envs[1].resets == 2 and not batch.built, "it is reset, not built anew"
+
+
+class Talking(Counting):
+    """Says in its second step, or of its second reset, what `plan` has."""
+
+    action_mask_in_info = True
+
+    def reset(self, **keywords):
+        observation, info = super().reset(**keywords)
+        return observation, info | (self.plan.get("reset", {}) if self.resets == 2 else {})
+
+    def step(self, action):
+        *results, info = super().step(action)
+        said = self.plan.get("step", {}) if self.time == 2 and self.resets == 1 else {}
+        return *results, {**info, **said} if isinstance(said, dict) else said
+
+
+BAD_INFOS = [
+    ({"num_frames": -88_000_000}, "'num_frames' should be a whole number of frames, .* but is -88000000"),
+    ({"num_frames": 1.5}, "'num_frames' should be a whole number of frames, .* but is 1.5"),
+    ({"num_frames": 2**40}, "'num_frames' should be a whole number"),
+    ({"num_frames": None}, "'num_frames' should be a whole number of frames, .* but is NoneType None"),
+    ({"true_reward": "high"}, "'true_reward' should be a finite number, in the info, but is str 'high'"),
+    ({"true_reward": np.nan}, "'true_reward' should be a finite number, in the info, but is nan"),
+    ({"episode_extra_stats": [1]}, r"'episode_extra_stats' should be a dict of numbers, .* but is list \[1\]"),
+    ({"episode_extra_stats": {"a": "b"}}, "'episode_extra_stats' should be a dict of numbers"),
+    ({"is_active": "no"}, "'is_active' should be True or False, but is str 'no'"),
+    ({"action_mask": [1, 0]}, "'action_mask' should be one entry for each of 3 choices"),
+    ({"action_mask": ["a", "b", "c"]}, "'action_mask' should be one entry for each of 3 choices"),
+    ({"action_mask": [[1], [1, 2], 3]}, "'action_mask' should be one entry for each of 3 choices"),
+    ({"action_mask": [0, 0, 0]}, "'action_mask' should be 1 for at least one choice, but is 0 for all"),
+    ("an info", "'info' should be a dict, but is str 'an info'"),
+]
+
+
+def talking(moment, said, **rules):
+    """A batch whose middle environment says something in its second step, or of its second reset."""
+    batch = Batch({}, **rules)
+    batch.envs = [Talking({moment: said} if i == 1 else {}) for i in range(3)]
+    batch.vec = SerialVecEnv(batch.envs, batch.contexts, batch.keeper, batch.build)
+    batch.out = step_arrays(batch.vec.spec, 3)
+    return batch
+
+
+@pytest.mark.parametrize("said, message", BAD_INFOS)
+def test_a_bad_info_later_on_ends_the_run_and_is_named(said, message):
+    batch = talking("step", said).reset()
+    batch.step()
+    with pytest.raises(BadEnvDataError, match=rf"environment 11 of counting .* failed in step: {message}") as caught:
+        batch.step()
+    assert caught.value.is_final and "\n" not in str(caught.value) and not batch.counted
+
+
+@pytest.mark.parametrize("said, message", BAD_INFOS)
+def test_an_episode_with_a_bad_info_is_dropped_and_counted_where_that_is_asked_for(said, message):
+    batch = talking("step", said, drops_bad_data=True).reset()
+    batch.step()
+    assert 1 not in batch.step() and batch.counted == [True]
+    assert [batch.row(name) for name in STATE] == [0, 0, 0, 0, 1, 0, 1, 1]
+    assert batch.row("obs") == [0, 0] and batch.row("obs", 0) == [0, 2] and batch.envs[1].resets == 2
+
+
+@pytest.mark.parametrize(
+    "said", [{"is_active": 2}, {"action_mask": [1]}, {"action_mask": [0, 0, 0]}], ids=["active", "width", "nothing"]
+)
+def test_a_bad_info_of_a_later_reset_is_bad_data_too(said, monkeypatch):
+    monkeypatch.setattr(Counting, "length", 3)
+    batch = talking("reset", said).reset()
+    with pytest.raises(BadEnvDataError, match=r"environment 11 of counting .* failed in reset: '"):
+        batch.step(3)
+    batch = talking("reset", said, drops_bad_data=True).reset()
+    batch.step(3)
+    assert batch.row("terminated") == 1 and batch.row("rewards") == 1, "the step before the reset stands"
+    assert batch.counted == [True] and batch.envs[1].resets == 3
+
+
+def test_an_agent_that_does_not_act_needs_no_choice():
+    batch = talking("step", {"is_active": False, "action_mask": [0, 0, 0]}).reset()
+    batch.step(3)
+    assert not batch.counted
 
 
 @pytest.mark.parametrize("reward", [np.nan, -np.inf])

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, EnvContext, EnvError
+from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError
 from envs.families.classic import ClassicOptions
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
@@ -58,9 +58,9 @@ def play(batch, count):
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def test_every_end_shows_its_last_observation_and_is_flagged_once():
+def test_every_end_is_flagged_once_and_a_terminated_one_shows_nothing():
     seen = play(VectorEnvAdapter(SyncVectorEnv([Counter, lambda: Counter(5)]), contexts(2)), 5)
-    assert seen["obs"] == [[0], [1], [2], [3], [0], [1]]
+    assert seen["obs"] == [[0], [1], [2], [0], [0], [1]]
     assert seen["fresh"] == [1, 0, 0, 0, 1, 0]
     assert seen["final"] == [0, 0, 0, 1, 0, 0]
     assert seen["active"] == [1, 1, 1, 1, 1, 1]
@@ -76,6 +76,7 @@ def test_every_end_shows_its_last_observation_and_is_flagged_once():
 def test_a_limit_is_a_truncation_and_both_at_once_is_a_termination():
     seen = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(9), 2)]), contexts(1)), 3)
     assert seen["truncated"][1:] == [0, 1, 0] and seen["terminated"][1:] == [0, 0, 0] and seen["final"][2] == 1
+    assert seen["obs"][2] == [2], "what would have followed is valued by the last observation"
     both = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(2), 2)]), contexts(1)), 3)
     assert both["truncated"][1:] == [0, 0, 0] and both["terminated"][1:] == [0, 1, 0] and both["final"][2] == 1
 
@@ -152,7 +153,7 @@ def test_cartpole_vectorised_by_its_authors_is_reproducible_and_ends_where_the_p
 def test_decorrelation_brings_environments_out_of_step_as_their_episodes_end():
     batch = VectorEnvAdapter(SyncVectorEnv(cartpoles(8)), contexts(8, seed=1))
     out = step_arrays(batch.spec, 8)
-    batch.decorrelate(np.random.default_rng(0), 45, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 45), out)
     assert out.fresh.all() and not out.rewards.any()
     first_end = np.zeros(8, int)
     for step in range(1, 40):
@@ -262,6 +263,28 @@ def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
     assert heard == [(env, what) for env in (first, batch.env) for what in said]
 
 
+def test_raising_when_told_of_progress_is_a_failure_of_the_next_step():
+    class Curious(SyncVectorEnv):
+        def set_training_progress(self, env_frames):
+            if len(built) == 1:
+                raise FloatingPointError("overflow")
+
+    def build(context):
+        built.append(context)
+        return Curious([lambda: Counter(9)] * 2)
+
+    built, failures = [], []
+    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultKeeper(count=failures.append), build)
+    out = step_arrays(batch.spec, 2)
+    batch.reset(out)
+    batch.set_training_progress(1000)
+    assert len(built) == 1 and not failures
+    batch.step(np.zeros((2, 1), np.float32), out)
+    assert out.crashed.tolist() == [1, 1] == out.fresh.tolist() and failures == [False] and len(built) == 2
+    batch.step(np.zeros((2, 1), np.float32), out)
+    assert not out.crashed.any()
+
+
 def test_failures_with_sound_steps_between_them_are_not_in_a_row():
     batch, failures, _ = breaking("bad", 1, drops_bad_data=True, max_rebuilds=1)
     play(batch, 12)  # every second step
@@ -273,6 +296,39 @@ def test_bad_numbers_end_the_run_unless_they_may_be_dropped():
     with pytest.raises(BadEnvDataError, match=r"environment 1 .*place 1.*failed in step: 'obs' should be finite"):
         play(batch, 2)
     assert not failures
+
+
+BAD_INFOS = [
+    ({"num_frames": np.array([4, -88])}, "'num_frames' should be a whole number of frames, .* but is -88"),
+    ({"num_frames": np.array([4.0, 1.5])}, "'num_frames' should be a whole number of frames, .* but is 1.5"),
+    ({"num_frames": np.ones(1)}, "'num_frames' should be one for each of 2 environments"),
+    ({"true_reward": np.array([1.0, np.nan])}, "'true_reward' should be a finite number, .* but is nan"),
+    ({"true_reward": np.array([1.0, "x"], object)}, "'true_reward' should be a finite number, .* but is str 'x'"),
+    ({"true_reward": np.ones(1)}, "'true_reward' should be one for each environment"),
+    ({"episode_extra_stats": {"a": np.array([1, None], object)}}, "'episode_extra_stats' should be a dict of numbers"),
+    ({"episode_extra_stats": np.array([{}, 3], object)}, "'episode_extra_stats' should be a dict of numbers"),
+    ({"is_active": np.array([1, 7])}, "'is_active' should be True or False"),
+]
+
+
+@pytest.mark.parametrize(("said", "message"), BAD_INFOS)
+def test_a_bad_info_later_on_names_its_environment_or_is_dropped_with_its_step(said, message):
+    class Talking(SyncVectorEnv):
+        steps = 0
+
+        def step(self, actions):
+            self.steps += 1
+            *results, infos = super().step(actions)
+            return *results, infos | (said if self.steps == 2 else {})
+
+    def built(**rules):
+        return VectorEnvAdapter(Talking([lambda: Counter(9)] * 2), contexts(2), FaultKeeper(**rules), lambda _: None)
+
+    with pytest.raises(BadEnvDataError, match=f"failed in step: {message}") as caught:
+        play(built(), 2)
+    assert caught.value.env_index == ("one for each" not in message)
+    seen = play(built(drops_bad_data=True), 3)
+    assert seen["crashed"][1:] == [0, 1, 0] and seen["frames"][1:] == [4, 0, 4] and seen["infos"][2] == {}
 
 
 def test_environments_that_never_begin_soundly_are_given_up():

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvError, UnsupportedSpaceError
+from envs.api import Decorrelation, EnvContext, EnvError, UnsupportedSpaceError
 from envs.registry import make_batch_env
 from envs.vector.serial import SerialVecEnv
 
@@ -207,7 +207,7 @@ def test_agents_with_different_spaces_are_refused():
 def test_decorrelated_agents_that_left_take_no_part():
     batch = make_batch_env("synthetic_multi", None, [EnvContext(env_id=i, seed=1) for i in range(6)])
     out = step_arrays(batch.spec, 6)
-    batch.decorrelate(np.random.default_rng(0), 40, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 40), out)
     active = out.active.reshape(6, 3)
     assert active[:, 2].all(), "the last agent lives to the end"
     assert 0 < active[:, 0].sum() < 6, "otherwise nobody has left, or everybody"
@@ -217,7 +217,7 @@ def test_decorrelated_agents_that_left_take_no_part():
 def test_an_agent_cut_by_the_last_step_of_decorrelation_takes_no_part():
     batch = SerialVecEnv([ScriptedParallel({"c": "C"}) for _ in range(8)], [EnvContext()] * 8)
     out = step_arrays(batch.spec, 8)
-    batch.decorrelate(np.random.default_rng(0), 1, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 1), out)
     has_stepped = out.observations["obs"][::3, 0] == 101
     assert has_stepped.any() and not has_stepped.all()
     assert out.active[2::3].tolist() == (~has_stepped).astype(int).tolist() and not out.final.any()

@@ -69,11 +69,18 @@ def test_a_sound_environment_passes_after_its_steps_with_seeds_and_its_spec():
         built.append(Sound())
         return built[-1]
 
-    place = SimpleNamespace(value=b"")
-    checked = check(build, place=place)
+    class Place(SimpleNamespace):
+        seen: list[bytes] = []  # noqa: RUF012 - of this test alone
+
+        def __setattr__(self, name, value):
+            self.seen.append(value)
+
+    checked = check(build, place=Place())
     assert [leaf.name for leaf in checked.spec.observations] == ["kind", "seen", "action_mask"] and not checked.warnings
     assert built[0].total == MAX_STEPS and None not in built[0].seeds and len(built) == 1
-    assert place.value == f"step {MAX_STEPS}".encode()
+    steps = [f"step {number}".encode() for number in range(1, MAX_STEPS + 1)]
+    assert [place for place in Place.seen if place.startswith(b"step")] == steps
+    assert Place.seen[:2] == [b"build", b"reset(seed=...)"] and Place.seen[-1] == b"close"
 
 
 def test_slow_environments_are_left_in_time():
@@ -130,7 +137,7 @@ BROKEN = {
     "a NaN": (seen(np.array([0, np.nan])), "'seen' should be finite, but is nan"),
     "frames": (info_with(num_frames=0), "'num_frames' should be a whole number of frames"),
     "frames of NaN": (info_with(num_frames=float("nan")), "'num_frames'"),
-    "a true reward": (info_with(true_reward="high"), "'true_reward' should be a number"),
+    "a true reward": (info_with(true_reward="high"), "'true_reward' should be a finite number"),
     "statistics": (info_with(episode_extra_stats={"a": [1]}), "'episode_extra_stats' should be a dict of numbers"),
     "activity": (info_with(is_active=None), "'is_active' should be True or False"),
     "a mask of another width": (info_with(action_mask=np.ones(4)), "'action_mask' should be one entry for each of 5"),
@@ -144,6 +151,58 @@ def test_what_breaks_the_contract_is_refused_in_one_line_that_names_it(what):
     with pytest.raises(ConfigError, match=rf"--env=mine, (step 1|reset\(seed=...\)): {message}") as caught:
         check(changed(**methods))
     assert "\n" not in str(caught.value) and "--check_env=False" in str(caught.value)
+
+
+class Undeclared(Sound):
+    """Does not say whether its infos hold masks: the first reset is looked at before the check begins."""
+
+    action_space = spaces.Discrete(3)
+    action_mask_in_info = None
+
+    def info(self):
+        return {}
+
+    def step(self, action):
+        return Sound.step(self, [0, 1])
+
+
+class Continuous(Undeclared):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def reset_with_defect(self, *, seed=None, options=None):
+    raise TypeError("can't multiply sequence by non-int of type 'float'")
+
+
+@pytest.mark.parametrize("kind", [Undeclared, Continuous])
+@pytest.mark.parametrize("what", ["no seed", "no info at a reset"])
+def test_a_reset_that_breaks_the_contract_is_told_alike_whatever_the_actions_are(kind, what):
+    methods, message = BROKEN[what]
+    with pytest.raises(ConfigError, match=rf"^--env=mine, reset\(seed=...\): {message}") as caught:
+        check(type("Changed", (kind,), methods))
+    assert "\n" not in str(caught.value) and "--check_env=False" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Undeclared, Continuous])
+def test_a_reset_that_always_raises_is_told_alike_whatever_the_actions_are(kind):
+    with pytest.raises(EnvError, match=r"reset\(seed=...\) of the check before the start 4 times in a row, .*multiply"):
+        check(type("Changed", (kind,), {"reset": reset_with_defect}))
+
+
+def test_a_close_that_raises_is_told_and_survived():
+    def close(self):
+        raise OSError("the window is gone")
+
+    [warning] = check(changed(close=close)).warnings
+    assert warning.startswith("--env=mine, close: ") and "OSError: the window is gone" in warning
+
+
+def test_a_factory_that_ends_the_process_has_failed():
+    def factory():
+        raise SystemExit(0)
+
+    with pytest.raises(EnvError, match="failed in make: SystemExit: 0"):
+        check(factory)
 
 
 def test_what_a_terminated_step_shows_is_not_looked_at():

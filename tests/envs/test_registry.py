@@ -139,16 +139,32 @@ def test_a_registered_factory_is_suggested_and_gets_the_fields_it_names():
         resolve("my-maze-v4")
 
 
-def test_a_factory_may_ask_for_env_config_context_or_everything():
+def test_a_factory_may_ask_for_env_config_or_context():
     context = EnvContext(worker_index=1, env_id=4, seed=9, attempt=2)
     env_config = call_factory(lambda env_config: env_config, context, "x")
     assert env_config["worker_index"] == 1 and env_config["env_id"] == 4 and env_config["seed"] == 9
     assert call_factory(lambda context: context, context, "x") is context
-    everything = call_factory(lambda seed, **others: others, context, "x")
-    assert everything["attempt"] == 2 and everything["env_config"] == env_config and "seed" not in everything
     assert call_factory(lambda *, attempt, unknown=5: (attempt, unknown), context, "x") == (2, 5)
     with pytest.raises(ConfigError, match="requires size; it can ask for worker_index"):
         call_factory(lambda size: size, context, "x")
+    with pytest.raises(ConfigError, match="requires size; it can ask for worker_index"):
+        call_factory(lambda size, **others: size, context, "x")
+
+
+def test_further_keywords_of_a_factory_get_nothing_that_it_does_not_name_but_how_it_is_rendered():
+    """They are handed on to a constructor, as PettingZoo's factories do, which knows none of the run's own names."""
+
+    class Raw:
+        def __init__(self, max_cycles=25, render_mode=None):
+            self.received = (max_cycles, render_mode)
+
+    def parallel_env(**kwargs):
+        return Raw(**kwargs)
+
+    context = EnvContext(worker_index=1, seed=9)
+    assert call_factory(parallel_env, context, "x").received == (25, None)
+    assert call_factory(parallel_env, context._replace(render_mode="rgb_array"), "x").received == (25, "rgb_array")
+    assert call_factory(lambda seed, **others: (seed, others), context, "x") == (9, {})
 
 
 USER_MODULE = """

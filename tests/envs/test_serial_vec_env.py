@@ -1,5 +1,6 @@
 """The serial backend: what a caller sees of episodes, seeds, infos, masks, failures; every array of scripted steps."""
 
+import time
 from types import SimpleNamespace
 
 import gymnasium
@@ -8,8 +9,12 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import first_seed, step_arrays
-from envs.api import EnvContext, EnvError
+from envs.api import ActionLeaf, Decorrelation, EnvContext, EnvError, EnvSpec, ObservationLeaf
+from envs.families.classic import ClassicOptions
+from envs.families.synthetic import SyntheticOptions
+from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
+from envs.specs import in_words
 from envs.vector.serial import SerialVecEnv
 from utils.options import ConfigError
 
@@ -223,7 +228,7 @@ def test_decorrelation_leaves_every_environment_at_another_moment():
     envs = [Scripted(*[CONTINUES] * 1000) for _ in range(16)]
     batch = batch_of(*envs)
     out = garbage(batch)
-    batch.decorrelate(np.random.default_rng(0), 100, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 100), out)
     moments = out.observations["obs"][:, 1]
     assert len(set(moments.tolist())) > 10 and 0 <= moments.min() < moments.max() <= 100
     assert {action for env in envs for action in env.actions} == {0, 1, 2}
@@ -235,9 +240,9 @@ def test_decorrelation_crosses_ends_and_never_stops_on_a_final_observation():
     envs = [Scripted(CONTINUES, IS_TRUNCATED), Scripted(CONTINUES, CONTINUES, TERMINATES)] * 8
     batch = batch_of(*envs)
     out = garbage(batch)
-    batch.decorrelate(np.random.default_rng(0), 50, out)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 50), out)
     episodes, moments = out.observations["obs"].T
-    assert episodes.max() > 5
+    assert episodes.max() > 1
     assert set(moments[::2].tolist()) <= {0, 1} and set(moments[1::2].tolist()) <= {0, 1, 2}
     batch.step(np.zeros((16, 1), np.float32), out)
     assert not out.fresh[::2][moments[::2] == 0].any(), "no episode is owed"
@@ -247,11 +252,57 @@ def test_decorrelation_is_reproducible_and_stops_when_its_time_is_over():
     def moments(seed, max_seconds=60.0):
         batch = batch_of(*[Scripted(CONTINUES) for _ in range(8)])
         out = garbage(batch)
-        batch.decorrelate(np.random.default_rng(seed), 50, out, max_seconds)
+        batch.decorrelate(Decorrelation(np.random.default_rng(seed), 50, max_seconds), out)
         return out.observations["obs"][:, 1].tolist()
 
     assert moments(1) == moments(1) != moments(2)
     assert moments(1, max_seconds=0.0) == [0.0] * 8
+
+
+def test_decorrelation_comes_to_every_moment_of_an_episode_without_playing_many():
+    length = 20
+    envs = [Scripted(*[CONTINUES] * (length - 1), TERMINATES) for _ in range(200)]
+    batch = batch_of(*envs)
+    out = garbage(batch)
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 1000), out)
+    moments = out.observations["obs"][:, 1].astype(int)
+    assert np.bincount(moments, minlength=length).min() > 0 and moments.max() < length
+    assert max(len(env.actions) for env in envs) < 2 * length
+
+
+def test_environments_that_are_not_to_be_moved_apart_go_equally_far():
+    def moments(seed):
+        batch = batch_of(*[Scripted(CONTINUES) for _ in range(8)])
+        out = garbage(batch)
+        batch.decorrelate(Decorrelation(np.random.default_rng(seed), 50, moves_apart=False), out)
+        return set(out.observations["obs"][:, 1].tolist())
+
+    assert len(moments(1)) == len(moments(2)) == 1 and moments(1) != moments(2)
+
+
+def test_where_time_is_short_environments_are_apart_all_the_same():
+    class Slow(Scripted):
+        def step(self, action):
+            time.sleep(0.002)
+            return super().step(action)
+
+    envs = [Slow(CONTINUES) for _ in range(8)]
+    batch = batch_of(*envs)
+    out = garbage(batch)
+    began = time.monotonic()
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 1000, 0.5), out)
+    assert 0.3 < time.monotonic() - began < 5.0
+    moments = out.observations["obs"][:, 1]
+    assert moments.sum() < 300 and moments.max() > 3 * moments.min() + 3 and len(set(moments.tolist())) > 4
+
+
+def test_decorrelation_is_a_sign_of_life_and_ends_when_nobody_needs_it_any_more():
+    answers = iter([True] * 11 + [False] * 100)
+    envs = [Scripted(CONTINUES) for _ in range(2)]
+    contexts = [EnvContext(env_id=i) for i in range(2)]
+    batch = SerialVecEnv(envs, contexts, FaultKeeper(beat=lambda: next(answers)), lambda context: Scripted(CONTINUES))
+    batch.decorrelate(Decorrelation(np.random.default_rng(0), 1000), garbage(batch))
+    assert sum(len(env.actions) for env in envs) == 11 - 2 - 2, "2 were built and 2 reset before"
 
 
 def test_decorrelation_keeps_to_the_mask():
@@ -259,7 +310,7 @@ def test_decorrelation_keeps_to_the_mask():
     env = Scripted(CONTINUES, infos=infos)
     env.action_mask_in_info = True
     batch = batch_of(env)
-    batch.decorrelate(np.random.default_rng(3), 50, garbage(batch))
+    batch.decorrelate(Decorrelation(np.random.default_rng(3), 50), garbage(batch))
     assert len(env.actions) > 3 and set(env.actions) == {1}
 
 
@@ -297,8 +348,56 @@ def test_closing_reaches_every_environment_once_whatever_fails():
 def test_environments_with_different_spaces_are_refused():
     other = Scripted(CONTINUES)
     other.action_space = spaces.Discrete(4)
-    with pytest.raises(ConfigError, match="environment 1 differs from environment 0"):
+    message = (
+        r"environment 1 .*differ.*actions: one of 4; 1 agent\]; expected \[.*actions: one of 3; 1 agent\]; all env"
+    )
+    with pytest.raises(EnvError, match=message) as caught:
         batch_of(Scripted(CONTINUES), other)
+    assert caught.value.is_final and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, first, second",
+    [
+        ("synthetic_identity", {}, {"synthetic_size": 9}),
+        ("synthetic_continuous", {}, {"synthetic_action_size": 5}),
+        ("synthetic_image", {}, {"synthetic_image_size": 20}),
+        ("synthetic_multi", {}, {"synthetic_num_agents": 5}),
+        ("classic", {"classic_vectorized": True}, {"classic_vectorized": True}),
+    ],
+)
+def test_environments_that_agree_with_each_other_but_not_with_the_run_are_refused(name, first, second):
+    """One of them has other spaces than the environment that was looked at before the run."""
+    if name == "classic":
+        name, other, options = "CartPole-v1", "synthetic_identity", ClassicOptions(**first)
+        expected = make_batch_env(other, None, [EnvContext()]).spec
+    else:
+        options = SyntheticOptions(**second)
+        expected = make_batch_env(name, SyntheticOptions(**first), [EnvContext()]).spec
+    contexts = [EnvContext(env_id=6 + i) for i in range(2)]
+    own = make_batch_env(name, options, contexts)
+    assert make_batch_env(name, options, contexts, spec=own.spec).spec == own.spec
+    with pytest.raises(EnvError, match=f"environment 6 of {name} .* failed in make: its spaces differ") as caught:
+        make_batch_env(name, options, contexts, spec=expected)
+    assert caught.value.is_final and str(caught.value).count("[observations: ") == 2
+
+
+def test_what_makes_two_specs_differ_is_told():
+    leaf, action = (
+        ObservationLeaf("obs", (2,), "float32", "vector"),
+        ActionLeaf("continuous", 2, (-1.0, -2.0), (1.0, 2.0)),
+    )
+    spec = EnvSpec((leaf,), (action,), 1)
+    others = [
+        spec._replace(observations=(leaf._replace(shape=(3,)),)),
+        spec._replace(observations=(leaf._replace(dtype="int8"),)),
+        spec._replace(observations=(leaf._replace(kind="categorical", num_categories=4),)),
+        spec._replace(actions=(action._replace(high=(1.0, 3.0)),)),
+        spec._replace(actions=(ActionLeaf("discrete", 2),)),
+        spec._replace(agents_per_env=2),
+        spec._replace(reports_true_reward=True),
+    ]
+    assert len({in_words(one) for one in [spec, *others]}) == 1 + len(others)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_an_episode_of_several_agents_is_one_that_scores_each_of_them():
     assert sorted(result.lengths) == [2, 2, 2, 4, 4, 4, 6, 6, 6]
     assert sorted(agents) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert result.extra == {"lifetime": pytest.approx(4.0)}
+    assert result.frames == 2 * 12, "two environments of 12 steps: three agents see the same frame"
 
 
 def test_a_vectorised_environment_whose_reset_is_a_step_counts_no_step_twice():

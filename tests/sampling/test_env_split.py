@@ -1,11 +1,14 @@
 """A split: every array of its blocks against a slow plain account of the same environments, and what it counts."""
 
+import math
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from algorithms.memory.blocks import BlockState, block_states
 from envs.adapters import first_seed
-from envs.api import EnvContext
+from envs.api import Decorrelation, EnvContext
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper
 from envs.registry import make_batch_env
@@ -81,14 +84,17 @@ def episodes_by_definition(streams, policies_of):
             true_return = decision.info.get("true_reward", true_return)
             extra = extra | decision.info.get("episode_extra_stats", {})
             if decision.terminated or decision.truncated:
-                true_or_raw = total if true_return is None else true_return
-                found.append((step, row, policies_of(step, row), total, true_or_raw, frames, extra))
+                found.append((step, row, policies_of(step, row), total, true_return, frames, extra))
                 total, frames, true_return, extra = 0.0, 0, None, {}
     return [(step, *rest) for step, _, *rest in sorted(found, key=lambda entry: entry[:2])]
 
 
 def as_tuples(episodes):
-    return [(step, *episode) for step, episode in episodes]
+    """With None for an objective that was not reported: NaN equals nothing."""
+    return [
+        (step, *one._replace(true_return=None if math.isnan(one.true_return) else one.true_return))
+        for step, one in episodes
+    ]
 
 
 def test_blocks_hold_what_a_slow_plain_account_of_the_same_environments_says():
@@ -156,14 +162,6 @@ def test_counters_and_episodes_are_those_of_a_slow_plain_account(frames, policie
     assert as_tuples(played.episodes) == expected
     assert len(expected) > 30
     assert {len(entry[-1]) for entry in expected} == {1, 2}  # an episode of one step says one thing only
-
-
-def test_without_a_true_reward_the_return_stands_for_it():
-    played = Played(batch_of(scripted()), rollout=T)
-    played.split.start()
-    played.play(rollouts=4)
-    assert played.episodes
-    assert all(episode.true_return == episode.episode_return and not episode.extra for _, episode in played.episodes)
 
 
 def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
@@ -286,24 +284,71 @@ def test_several_agents_share_a_split_as_a_slow_plain_account_says():
     expected = episodes_by_definition(streams, lambda step, row: int(ids[step, row]))
     assert as_tuples(played.episodes) == expected
     assert {entry[-1]["lifetime"] for entry in expected} == {2.0, 4.0, 5.0}
-    assert played.arrays["env_frames"].sum() == sum(row.frames for stream in streams for row in stream[:-1])
+    frames = np.array([[row.frames for row in stream[:-1]] for stream in streams])  # [row, step]
+    of_simulators = frames.reshape(2, 3, -1).max(axis=1)
+    assert played.arrays["env_frames"].sum() == of_simulators.sum() < frames.sum() / 1.5
+    assert played.arrays["agent_steps"].sum() == np.count_nonzero(frames)
+
+
+class Crowd:
+    """A parallel environment without an end: agent i is there in every step; a step covers 3 frames."""
+
+    metadata: dict = {}  # noqa: RUF012 - PettingZoo's own way to declare it
+
+    def __init__(self, agents):
+        self.possible_agents = self.agents = [f"agent {number}" for number in range(agents)]
+
+    def observation_space(self, agent):
+        return spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    action_mask_in_info = False
+
+    def reset(self, seed=None, options=None):
+        return self._of_each(np.zeros(1, np.float32)), self._of_each({})
+
+    def step(self, actions):
+        told = [self._of_each(value) for value in (np.zeros(1, np.float32), 0.0, False, False, {"num_frames": 3})]
+        return tuple(told)
+
+    def _of_each(self, value):
+        return dict.fromkeys(self.possible_agents, value)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("agents, policies", [(1, 1), (4, 1), (4, 3), (2, 5)])
+def test_a_simulator_s_frame_counts_once_however_many_agents_and_policies_share_it(agents, policies):
+    envs = [Crowd(agents) for _ in range(2)]
+    played = Played(batch_of(envs), rollout=T, policies=policies)
+    played.split.start()
+    played.play(rollouts=50)
+    steps = 2 * T * 50
+    frames, decisions = played.arrays["env_frames"][1], played.arrays["agent_steps"][1]
+    assert frames.sum() == 3 * steps and decisions.sum() == agents * steps
+    # Nobody is left out: each policy gets the share of the frames that it has of the agents, whichever those are.
+    np.testing.assert_allclose(frames, decisions * 3 / agents, atol=2 * agents)
 
 
 def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once():
     options = SyntheticOptions(synthetic_episode_length=50)
 
-    def started(rng):
+    def started(how):
         contexts = [EnvContext(env_id=i, seed=1) for i in range(16)]
         played = Played(make_batch_env("synthetic_identity", options, contexts), rollout=8)
-        played.split.start(rng)
+        played.split.start(how)
         assert played.requests[0].count() == 1
         assert (played.arrays["fresh"][1, 0, 0, 0] == 1).all()
         played.play(rollouts=13)
         assert {episode.length_frames for _, episode in played.episodes} == {50}  # seen from their first step
         return [step for step, _ in played.episodes]
 
-    apart = started(np.random.default_rng(0))
+    apart = started(Decorrelation(np.random.default_rng(0), 1000))
     assert len(apart) == 16 and len(set(apart)) > 3 and max(apart) <= 99
+    assert max(apart) - min(apart) > 3 * 8, "over the episode, not over a rollout of it"
     assert started(None) == [49] * 16 + [99] * 16
 
 

@@ -27,6 +27,11 @@ def step(rewards, terminated=0, truncated=0, frames=1):
     )
 
 
+def plain(episodes):
+    """With None for an objective that was not reported: NaN equals nothing."""
+    return [one._replace(true_return=None) if math.isnan(one.true_return) else one for one in episodes]
+
+
 def policies(*ids):
     return np.asarray(ids, np.int32)
 
@@ -35,11 +40,11 @@ def test_an_episode_is_told_when_it_ends_with_the_sum_of_its_own_row():
     stats = EpisodeStats(2)
     assert stats.add(step([1.0, 10.0], frames=[4, 1]), {}, policies(0, 1)) == []
     ended = stats.add(step([2.0, 20.0], terminated=[0, 1], frames=[3, 1]), {}, policies(0, 1))
-    assert ended == [EpisodeFinished(1, 30.0, 30.0, 2, {})]
+    assert plain(ended) == [EpisodeFinished(1, 30.0, None, 2, {})]
     ended = stats.add(step([4.0, 40.0], truncated=[1, 0]), {}, policies(0, 0))
-    assert ended == [EpisodeFinished(0, 7.0, 7.0, 8, {})]
+    assert plain(ended) == [EpisodeFinished(0, 7.0, None, 8, {})]
     ended = stats.add(step([0.0, 0.0], terminated=[0, 1]), {}, policies(0, 0))
-    assert ended == [EpisodeFinished(0, 40.0, 40.0, 2, {})]
+    assert plain(ended) == [EpisodeFinished(0, 40.0, None, 2, {})]
 
 
 def test_what_infos_say_belongs_to_the_episode_in_which_they_said_it():
@@ -53,20 +58,28 @@ def test_what_infos_say_belongs_to_the_episode_in_which_they_said_it():
     assert all(type(value) is float for value in [first.true_return, *first.extra.values()])
 
 
-def test_where_only_some_episodes_have_an_objective_the_others_have_none():
-    """A lost life ends an episode without a score; its return is not one either."""
+def test_an_episode_whose_infos_hold_no_objective_has_none():
+    """A lost life ends an episode, not the game, whose score is still open; nobody knows that better before the first
+    game has ended than afterwards."""
     stats = EpisodeStats(1)
     [before] = stats.add(step([1.0], terminated=1), {}, policies(0))
     stats.add(step([1.0]), {0: {"true_reward": 5}}, policies(0))
     [scored] = stats.add(step([1.0], terminated=1), {}, policies(0))
     [after] = stats.add(step([1.0], terminated=1), {}, policies(0))
-    assert (before.true_return, scored.true_return) == (1.0, 5.0)
-    assert math.isnan(after.true_return) and after.episode_return == 1.0
+    assert scored.true_return == 5.0 and math.isnan(before.true_return) and math.isnan(after.true_return)
+    assert before.episode_return == after.episode_return == 1.0
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), [(1, 0), (0, 1), (1, 1)])
 def test_an_episode_that_ends_is_told_once_whatever_ended_it(terminated, truncated):
     assert len(EpisodeStats(1).add(step([1.0], terminated, truncated), {}, policies(0))) == 1
+
+
+def test_statistics_that_are_no_finite_numbers_are_left_out():
+    stats = EpisodeStats(1)
+    said = {"episode_extra_stats": {"accuracy": math.nan, "kills": np.float32(2.0), "speed": math.inf}}
+    [episode] = stats.add(step([1.0], terminated=1), {0: said}, policies(0))
+    assert episode.extra == {"kills": 2.0}
 
 
 def test_long_sums_of_small_rewards_lose_nothing():

@@ -44,12 +44,41 @@ def test_one_episode_is_enough_for_averages_but_not_for_a_full_window():
     assert window(2, 5.0, 6.0).is_full and window(2, 5.0, 6.0, 7.0).is_full
 
 
+def filled(*true, reports_true_reward=False, size=10):
+    made = EpisodeWindow(size)
+    made.reports_true_reward = reports_true_reward
+    for value in true:
+        made.add(episode(value=1.0, true=value).episodes[0])
+    return made
+
+
 def test_an_episode_without_an_objective_does_not_enter_its_average():
-    made = EpisodeWindow(10)
-    for true in (4.0, math.nan, 6.0):
-        made.add(episode(value=1.0, true=true).episodes[0])
+    made = filled(math.nan, 4.0, math.nan, 6.0)
     assert made.scalars()["0_aux/avg_true_reward"] == 5.0
-    assert made.scalars()["0_aux/avg_reward"] == 1.0 and made.finished == 3
+    assert made.scalars()["0_aux/avg_reward"] == 1.0 and made.finished == 4
+
+
+def test_the_return_stands_for_an_objective_only_where_no_episode_has_one():
+    assert filled(math.nan, math.nan).scalars()["0_aux/avg_true_reward"] == 1.0
+    # Lost lives before the end of the first game are none, where the environment says so;
+    assert not any("true" in tag for tag in filled(math.nan, math.nan, reports_true_reward=True).scalars())
+    assert filled(math.nan, 7.0, reports_true_reward=True).scalars()["0_aux/avg_true_reward"] == 7.0
+    # and neither are they when a run goes on whose games had been scored.
+    after = EpisodeWindow(10)
+    after.restore(json.loads(json.dumps(filled(7.0).state())))
+    for _ in range(20):
+        after.add(episode(value=1.0, true=math.nan).episodes[0])
+    assert after.scalars()["0_aux/avg_true_reward"] == 7.0
+
+
+def test_an_extra_statistic_does_not_take_the_place_of_a_curve_of_ours():
+    made = EpisodeWindow(3)
+    names = ("reward", "len", "true_reward", "reward_max", "kills")
+    made.add(episode(value=1.0, frames=5, **dict.fromkeys(names, 99.0)).episodes[0])
+    tags = made.scalars()
+    assert (tags["0_aux/avg_reward"], tags["0_aux/avg_len"], tags["0_aux/avg_true_reward"]) == (1.0, 5.0, 1.0)
+    assert tags["0_aux/avg_reward_max"] == 1.0
+    assert [tags[f"0_aux/avg_extra_{name}"] for name in names[:-1]] == [99.0] * 4 and tags["0_aux/avg_kills"] == 99.0
 
 
 def test_a_window_goes_on_from_what_a_checkpoint_holds():
@@ -159,10 +188,10 @@ def test_rates_come_from_the_counters_of_this_run(monkeypatch):
         statistics.tick()
         clock.now += 1.0
         statistics.arrays["env_frames"][...] += [[10, 20], [30, 40]]
-        statistics.arrays["agent_steps"][...] += 1
-    tags = statistics.scalars(0)
-    assert tags["0_aux/_fps"] == pytest.approx(100.0)
-    assert tags["0_aux/_sample_throughput"] == pytest.approx(4.0)
+        statistics.arrays["agent_steps"][...] += [[1, 20], [2, 30]]
+    assert [statistics.scalars(policy)["0_aux/_fps"] for policy in range(2)] == [pytest.approx(100.0)] * 2
+    throughput = [statistics.scalars(policy)["0_aux/_sample_throughput"] for policy in range(2)]
+    assert throughput == [pytest.approx(3.0), pytest.approx(50.0)], "each policy has its own"
 
 
 def test_each_kind_of_process_shares_its_time_among_its_stages():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from algorithms.memory.counters import Phase
 from algorithms.training.watchdog import Watchdog
 from algorithms.workers.restarts import Kind
 from tests.memory.memory_cases import shared
@@ -77,6 +78,16 @@ def test_a_learner_that_still_fills_its_batch_is_left_alone(arrays):
 def test_the_first_frame_may_take_as_long_as_resets_may(arrays):
     second, stall = first_stall(Watchdog(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True), arrays)
     assert second == 31 and stall.what == "no environment frame for 30 s"
+
+
+def test_before_the_first_frame_an_actor_that_still_builds_its_environments_is_the_supervisor_s_business(arrays):
+    """Each environment may take as long as a reset may; how many there are is nobody's limit."""
+    dog = Watchdog(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True)
+    arrays["phase"][1] = Phase.RESET
+    assert first_stall(dog, arrays, until=200) is None
+    arrays["quarantined"][1] = 1  # and killed where it was: nobody builds there any more
+    stalls = [(second, dog.look(float(second))) for second in range(200, 240)]
+    assert [second for second, stall in stalls if stall] == [230]
 
 
 def test_blocks_of_actors_that_were_given_up_are_not_waited_for(arrays):

@@ -25,6 +25,7 @@ from algorithms.workers.actor_worker import build_split
 from algorithms.workers.jobs import ActorJob, LearnerJob
 from algorithms.workers.learner_core import LearnerCore
 from algorithms.workers.policy_core import PolicyCore
+from envs.api import Decorrelation
 from envs.registry import probe, resolve
 
 ACTORS, SPLITS, ENVS_PER_SPLIT, ROLLOUT = 2, 2, 2, 8
@@ -103,7 +104,7 @@ class Turns:
         cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)] if with_splits else []
         self.splits = [build_split(self.arrays, self.actor_job(actor), split, 0) for actor, split in cells]
         for split in self.splits:
-            split.start(self.rng)
+            split.start(Decorrelation(self.rng, ROLLOUT))
         self.episodes = 0
 
     def learner_job(self, policy: int, folder: Path, **learning: Any) -> LearnerJob:
@@ -125,7 +126,7 @@ class Turns:
         sampling = SamplingConfig(
             num_workers=ACTORS, num_envs_per_worker=SPLITS * ENVS_PER_SPLIT, worker_num_splits=SPLITS
         )
-        return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6)
+        return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6, self.case.spec)
 
     def turn(self) -> None:
         """Some open requests are answered by each policy, every split that can goes on."""

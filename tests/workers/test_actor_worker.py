@@ -10,9 +10,12 @@ from algorithms.memory.blocks import BlockState, block_states
 from algorithms.memory.counters import Phase, Tally, Timer
 from algorithms.messages import EpisodesFinished, Ready
 from algorithms.sampling.config import SamplingConfig
+from algorithms.workers.actor_worker import AT_ONCE_S, decorrelation_seconds
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.jobs import ActorJob
 from algorithms.workers.launch_pad import RunFailed
+from algorithms.workers.restarts import RestartLimits
+from envs.families.synthetic import SyntheticOptions
 from tests.workers.conftest import PATIENCE_S
 from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
 
@@ -30,7 +33,7 @@ class Stage:
     def start(self, actor, **sampling):
         envs = SPLITS * ENVS_PER_SPLIT
         options = SamplingConfig(num_workers=ACTORS, num_envs_per_worker=envs, worker_num_splits=SPLITS, **sampling)
-        job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6)
+        job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6, self.case.spec)
         return self.crew.start(ACTOR, process=actor, name=f"actor-{actor:02d}", job=job)
 
     def play(self, *, learn=True):
@@ -82,6 +85,27 @@ def test_actors_play_cartpole_and_what_they_report_agrees_with_what_they_counted
     assert stage.turns.learners[0].policy_version > 3
     assert arrays["timers"][0, Timer.ACTOR_ENV_STEP] > 0 and arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] > 0
     assert stage.crew.phase(0) == Phase.ENDED
+
+
+def test_actors_have_staggered_shares_of_the_time_to_move_their_environments_apart():
+    sampling = SamplingConfig(decorrelate_experience_max_seconds=8.0)
+    assert [decorrelation_seconds(sampling, index, 4, 0) for index in range(4)] == [AT_ONCE_S, 2.0, 4.0, 6.0]
+    assert decorrelation_seconds(sampling, 3, 4, 1) == AT_ONCE_S, "somebody waits for a successor"
+    for limit in (0.0, 0.1):
+        sampling = SamplingConfig(decorrelate_experience_max_seconds=limit)
+        assert decorrelation_seconds(sampling, 0, 4, 0) == decorrelation_seconds(sampling, 0, 4, 1) == limit
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.0])
+def test_the_first_blocks_hold_ends_of_long_episodes_where_there_was_time_to_move_environments_apart(stage_of, seconds):
+    """Blocks end after 2 rollouts, episodes after 4: a rollout's worth of steps before them would not be enough."""
+    stage = stage_of(Case("synthetic_identity", options={"synthetic_episode_length": 4 * ROLLOUT}, use_rnn=False))
+    for actor in range(ACTORS):
+        stage.start(actor, decorrelate_experience_max_seconds=seconds)
+    arrays = stage.crew.arrays
+    stage.play_until(lambda: (block_states(arrays) == BlockState.READY).all(), learn=False)
+    assert (arrays["terminated"] | arrays["truncated"]).any() == (seconds > 0.0)
+    assert not episodes(stage.crew.reports), "their beginnings were not seen"
 
 
 def test_an_actor_is_small_and_knows_no_torch(stage):
@@ -153,6 +177,33 @@ def test_an_environment_that_fails_in_every_step_is_the_end_of_its_actor_with_th
         stage.play_until(lambda: False)
 
 
+def test_an_environment_with_other_spaces_than_were_looked_at_first_ends_its_actor_for_good(stage_of):
+    """All of an actor's environments may agree with each other: what counts is what everybody else was built for."""
+    case = Case("synthetic_identity", options={"synthetic_size": 3}, use_rnn=False)
+    stage = stage_of(case)
+    case.family_options = SyntheticOptions(synthetic_size=4)
+    worker = stage.start(0)
+    stage.crew.supervisor.restarts.limits = RestartLimits(setup_retries=2)
+    message = (
+        r"(?s)^actor-00 failed\nTraceback.*environment 0 of synthetic_identity .* failed in make: its spaces differ .*"
+        r"it has \[observations: .* of 4 .*actions: one of 4; 1 agent\]; expected \[.*actions: one of 3; 1 agent\]"
+    )
+    with pytest.raises(RunFailed, match=message):
+        stage.play_until(lambda: False)
+    assert worker.generation == 0, "another try would have ended alike"
+
+
+def test_building_and_resetting_many_slow_environments_takes_as_long_as_it_takes(stage_of):
+    """Two of them take longer than one may take."""
+    stage = stage_of(
+        Case("synthetic_slow", options={"synthetic_reset_ms": 800.0, "synthetic_step_ms": 0.0}, use_rnn=False)
+    )
+    stage.crew.supervisor.limits = Limits(setup_s=60.0, reset_s=1.5, step_s=60.0)
+    stage.start(0, decorrelate_experience_max_seconds=0.0)
+    stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)
+    assert not stage.crew.arrays["restarts"].any()
+
+
 def test_an_environment_that_ends_the_process_is_noticed(stage_of):
     stage = stage_of(Case("synthetic_exit", options={"synthetic_fault_step": 3}, use_rnn=False))
     stage.start(0)
@@ -166,6 +217,8 @@ def test_an_environment_that_hangs_is_found_by_the_missing_heartbeat(stage_of):
     stage.start(0, decorrelate_envs_on_one_worker=False, decorrelate_experience_max_seconds=0.0)
     stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)
     stage.crew.supervisor.limits = Limits(step_s=1.0)
-    with pytest.raises(RunFailed, match=r"^actor-00 showed no sign of life for 1 s in step$"):
+    with pytest.raises(
+        RunFailed, match=r"^actor-00 showed no sign of life for 1 s in step \(--heartbeat_timeout_seconds\)$"
+    ):
         stage.play_until(lambda: False)
     assert "synthetic_faults.py" in stage.crew.logs()["actor-00"]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from algorithms.workers import launch_pad
-from algorithms.workers.launch_pad import RunFailed, describe_exit
+from algorithms.workers.launch_pad import RunFailed, TimeLimit, describe_exit
 from tests.workers import worker_processes
 from tests.workers.conftest import PATIENCE_S, is_alive
 from utils.options import ConfigError
@@ -84,7 +84,8 @@ def test_the_end_leaves_no_process_not_even_one_that_left_the_group(make_driver)
 
 
 def run_once(pad, name, *arguments, timeout_s=PATIENCE_S, is_cancelled=lambda: False):
-    return pad.run_once(getattr(worker_processes, name), arguments, timeout_s, is_cancelled)
+    limit = TimeLimit(timeout_s, "--some_timeout")
+    return pad.run_once(getattr(worker_processes, name), arguments, limit, is_cancelled)
 
 
 def test_a_function_runs_in_a_process_of_its_own(pad):
@@ -107,8 +108,27 @@ def test_a_function_that_ends_its_process_does_not_end_the_driver(pad):
         run_once(pad, "die", 7)
 
 
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
+def test_a_function_that_asks_to_end_the_process_has_failed_with_its_traceback(pad, error):
+    with pytest.raises(RunFailed, match=rf"(?s)Traceback.*in end_with.*{error}: 0$"):
+        run_once(pad, "end_with", error)
+
+
+def test_a_function_that_forks_and_ends_is_told_at_once_though_its_child_lives(pad, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match=r"^fork_and ended by itself with exit code 7$"):
+        run_once(pad, "fork_and", "parent ends", tmp_path / "pid")
+    assert time.monotonic() - began < PATIENCE_S / 2.0
+    assert seconds_until_gone([int((tmp_path / "pid").read_text())]) < PATIENCE_S / 2.0
+
+
+@pytest.mark.parametrize("who", ["child ends", "child goes on"])
+def test_the_result_of_a_function_that_forks_is_its_own(pad, tmp_path, who):
+    assert run_once(pad, "fork_and", who, tmp_path / "pid") == "parent"
+
+
 def test_a_function_that_takes_too_long_is_ended(pad, tmp_path):
-    with pytest.raises(RunFailed, match=r"^take_long did not finish within 1 s$"):
+    with pytest.raises(RunFailed, match=r"^take_long did not finish within 1 s \(--some_timeout\)$"):
         run_once(pad, "take_long", tmp_path / "pid", timeout_s=1.0)
     assert not is_alive(int((tmp_path / "pid").read_text()))
 

@@ -176,7 +176,10 @@ def test_a_worker_without_a_sign_of_life_is_replaced(crew, number):
     if number:
         os.kill(worker.pid, number)
     crew.poll_until(lambda: told(crew, WorkerReady))
-    assert told(crew, WorkerLost)[0].cause == "actor-00 showed no sign of life for 0.5 s in step"
+    assert (
+        told(crew, WorkerLost)[0].cause
+        == "actor-00 showed no sign of life for 0.5 s in step (--heartbeat_timeout_seconds)"
+    )
     assert not is_alive(worker.pid)
 
 

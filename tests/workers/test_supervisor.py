@@ -95,12 +95,16 @@ def test_a_crash_leaves_its_signal_and_the_stack_in_the_log(crew):
     assert "broken_workers.py" in crew.logs()["actor-03"]
 
 
-@pytest.mark.parametrize(("kind", "phase"), [("Hangs", "step"), ("HangsInSetup", "setup")])
-def test_a_worker_without_a_sign_of_life_is_named_and_its_stack_is_in_its_log(crew, kind, phase):
+@pytest.mark.parametrize(
+    ("kind", "phase", "option"), [("Hangs", "step", "--heartbeat"), ("HangsInSetup", "setup", "--reset")]
+)
+def test_a_worker_without_a_sign_of_life_is_named_and_its_stack_is_in_its_log(crew, kind, phase, option):
     crew.broken(kind, name="actor-04")
     wait_until(lambda: crew.phase() == Phase[phase.upper()])
     crew.supervisor.limits = Limits(setup_s=HANGS_FOR_S, step_s=HANGS_FOR_S)
-    assert crew.failure() == f"actor-04 showed no sign of life for {HANGS_FOR_S:g} s in {phase}"
+    assert (
+        crew.failure() == f"actor-04 showed no sign of life for {HANGS_FOR_S:g} s in {phase} ({option}_timeout_seconds)"
+    )
     wait_until(lambda: "stuck_here" in crew.logs()["actor-04"])
 
 

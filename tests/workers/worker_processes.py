@@ -49,6 +49,29 @@ def take_long(pid_file: Path) -> None:
     time.sleep(1000)
 
 
+def end_with(error: str) -> None:
+    """Raise something that is no Exception."""
+    raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[error](0)
+
+
+def fork_and(who: str, pid_file: Path) -> str:
+    """Fork; then one of the two ends at once, while the other lives for long or goes on as if nothing had been."""
+    child = os.fork()
+    if child:
+        pid_file.write_text(str(child))
+    if who == "parent ends":
+        if child:
+            os._exit(7)
+        time.sleep(1000)
+    elif who == "child ends":
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    elif who == "child goes on" and child:
+        time.sleep(0.5)  # the child would be first
+    return "parent" if child else "child"
+
+
 def print_and_import_from_the_search_path() -> str:
     """Only importable where the search path of the launch pad is in force."""
     print("this goes nowhere")

@@ -1,0 +1,132 @@
+"""What an environment owes its caller: the result of `reset`, flags, and what an info may say.
+
+The check before a run and the adapters that serve the run ask the same functions, so both refuse the same things in the
+same words.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from envs.api import ACTION_MASK, MisfitError
+from envs.spaces import describe
+
+_MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
+
+
+def checked_reset(env: Any, seed: Any) -> tuple[Any, dict[Any, Any]]:
+    """Reset an environment: (observation, info).
+
+    Raises:
+        MisfitError: it takes no seed, or returns something else.
+    """
+    try:
+        result = env.reset(seed=seed)
+    except TypeError as error:
+        if _accepts_seed(env):
+            raise
+        raise MisfitError(
+            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}"
+        ) from None
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        raise MisfitError("reset", "(observation, info), the info a dict", outline(result))
+    return result
+
+
+def check_info(info: Any) -> None:
+    """Refuse an info that breaks the contract in what it says of a step.
+
+    Raises:
+        MisfitError: names the key.
+    """
+    if not isinstance(info, dict):
+        raise MisfitError("info", "a dict", describe(info))
+    if "num_frames" in info:
+        frame_count(info["num_frames"])
+    check_report(info)
+
+
+def check_report(info: dict[str, Any]) -> None:
+    """Refuse a true reward or statistics that no average can take in.
+
+    Raises:
+        MisfitError: names the key.
+    """
+    true_reward = info.get("true_reward", 0.0)
+    if not is_number(true_reward) or not math.isfinite(true_reward):
+        raise MisfitError("true_reward", "a finite number, in the info", _shown(true_reward))
+    extra = info.get("episode_extra_stats", {})
+    if not isinstance(extra, dict) or not all(map(is_number, extra.values())):
+        raise MisfitError("episode_extra_stats", "a dict of numbers, in the info", describe(extra))
+
+
+def frame_count(value: Any) -> int:
+    """The frames that a step covered.
+
+    Raises:
+        MisfitError: it is no whole number, or less than 1.
+    """
+    if type(value) is int and 0 < value <= _MAX_FRAMES:  # what nearly all of them say, without a further look
+        return value
+    if not is_number(value) or not float(value).is_integer() or not 0 < value <= _MAX_FRAMES:
+        raise MisfitError("num_frames", "a whole number of frames, at least 1, in the info", _shown(value))
+    return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, also when numpy or a number says so.
+
+    Raises:
+        MisfitError: it is none.
+    """
+    if isinstance(value, bool | np.bool_) or (is_number(value) and value in (0, 1)):
+        return bool(value)
+    raise MisfitError(name, "True or False", describe(value))
+
+
+def fitting_mask(mask: Any, width: int) -> Any:
+    """One mask for all discrete actions, also when given as a tuple of one per action.
+
+    Raises:
+        MisfitError: it has not one number per choice.
+    """
+    try:
+        flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
+    except ValueError:  # parts of different sizes, or none
+        flat = np.empty(())
+    if flat.shape != (width,) or flat.dtype.kind not in "buif":
+        raise MisfitError(ACTION_MASK, f"one entry for each of {width} choices", describe(mask))
+    return flat
+
+
+def is_number(value: Any) -> bool:
+    """A real number, also when numpy has it: a scalar or an array without axes."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.shape == () and value.dtype.kind in "buif"
+    return isinstance(value, numbers.Real)
+
+
+def outline(result: Any) -> str:
+    """What a call returned, in a few words, for an error."""
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}: {', '.join(type(part).__name__ for part in result)}"
+    return describe(result)
+
+
+def _shown(value: Any) -> str:
+    return f"{value}" if is_number(value) else describe(value)
+
+
+def _accepts_seed(env: Any) -> bool:
+    """Whether every layer of an environment can be told a seed when it is reset."""
+    while env is not None:
+        parameters = inspect.signature(env.reset).parameters
+        if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return False
+        env = getattr(env, "env", None)
+    return True

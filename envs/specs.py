@@ -1,0 +1,74 @@
+"""The spec of an environment: made from its layouts, told in words, and compared with the one that a run expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.api import (
+    ACTION_MASK,
+    ActionLeaf,
+    DifferentSpecError,
+    EnvContext,
+    EnvSpec,
+    ObservationLeaf,
+)
+from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
+from envs.wrappers import find_attribute
+
+
+def complete_spec(
+    env: Any, layout: ObservationLayout, actions: ActionLayout, num_agents: int, mask_in_info: bool
+) -> EnvSpec:
+    """The spec of an environment, with the action mask that comes in its infos as one more observation."""
+    mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
+    observations = layout.leaves + mask
+    check_mask(observations, actions.leaves)
+    return EnvSpec(observations, actions.leaves, num_agents, bool(find_attribute(env, "true_reward_in_info")))
+
+
+def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
+    """Whether infos hold action masks, as far as can be known without a reset; None: a reset must show it."""
+    if not mask_width(actions.leaves) or any(leaf.kind == "mask" for leaf in layout.leaves):
+        return False
+    declared = find_attribute(env, "action_mask_in_info")
+    return None if declared is None else bool(declared)
+
+
+def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvContext) -> None:
+    """Refuse an environment that differs from the others of its run.
+
+    Raises:
+        DifferentSpecError: names the environment and both specs.
+    """
+    if spec != expected:
+        raise DifferentSpecError(
+            env_index,
+            "make",
+            f"its spaces differ from those of the environment that was looked at first: it has {in_words(spec)}; "
+            f"expected {in_words(expected)}; all environments of a run must have the same spaces",
+            context,
+        )
+
+
+def in_words(spec: EnvSpec) -> str:
+    """A spec on one line, with everything in which two specs can differ."""
+    observations = ", ".join(_observation_in_words(leaf) for leaf in spec.observations)
+    actions = ", ".join(_action_in_words(leaf) for leaf in spec.actions)
+    agents = "1 agent" if spec.agents_per_env == 1 else f"{spec.agents_per_env} agents"
+    objective = ", true_reward_in_info" if spec.reports_true_reward else ""
+    return f"[observations: {observations}; actions: {actions}; {agents}{objective}]"
+
+
+def _observation_in_words(leaf: ObservationLeaf) -> str:
+    categories = f" of {leaf.num_categories}" if leaf.num_categories else ""
+    return f"{leaf.name} {leaf.kind}{categories} {leaf.shape} {leaf.dtype}"
+
+
+def _action_in_words(leaf: ActionLeaf) -> str:
+    if leaf.kind == "discrete":
+        return f"one of {leaf.size}"
+    return f"{leaf.size} numbers in {_bound(leaf.low)} to {_bound(leaf.high)}"
+
+
+def _bound(values: tuple[float, ...]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "(" + ", ".join(f"{value:g}" for value in values) + ")"
