@@ -181,9 +181,20 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted():
     assert snapshot(model).isfinite().all()
     assert versions == [1]
     assert all(torch.tensor(value).isfinite() for value in result.metrics.values())
-    assert len(model.normalizer_calls) == 0  # bad data would stay in the running statistics
+    (mask,) = model.normalizer_calls
+    assert not mask[:, :2].any() and mask[:, 2:].all()  # bad data would stay in the running statistics
     assert learner.train(acted_out(model), 1, 0.0).num_sgd_steps == 2
-    assert len(model.normalizer_calls) == 1
+
+
+def test_a_minibatch_without_a_valid_row_does_not_end_a_row_of_steps_that_are_not_finite():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, batch_size=6, shuffle_minibatches=False), "cpu")
+    batch = acted_out(model, ends=False)
+    batch.rewards[0, [0, 2]] = float("nan")
+    batch.own[:, [1, 3]] = False
+    assert learner.train(batch, 0, 0.0).num_bad_steps == learner.bad_steps_in_a_row == 2
+    learner.train(acted_out(model), 0, 0.0)
+    assert learner.bad_steps_in_a_row == 0
 
 
 def test_the_last_announcement_comes_after_the_normalisers():
