@@ -144,7 +144,7 @@ def num_minibatches(data: Minibatch, batch_size: int) -> int:
         ValueError: it does not make a whole number of them, each of whole trajectories.
     """
     rows, columns = data.actions.shape[:2]
-    if batch_size % rows or columns % max(1, batch_size // rows):
+    if batch_size % rows or columns % (batch_size // rows):
         raise ValueError(
             f"{columns} trajectories of {rows} rows do not make whole minibatches of batch_size={batch_size} rows"
         )

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from algorithms.learning.learner import Learner
-from tests.learning.learning_cases import TinyModel, acted_out, config_for
+from tests.learning.learning_cases import Categorical, TinyModel, acted_out, config_for
 
 
 def snapshot(model):
@@ -231,6 +231,17 @@ def test_a_kl_adaptive_rate_reacts_within_an_iteration():
     config = config_for(6, 4, batch_size=6, lr_schedule="kl_adaptive_minibatch", lr_schedule_kl_threshold=0.01)
     rate = Learner(model, config, "cpu").train(acted_out(model), 0, 0.0).metrics["lr"]
     assert rate == pytest.approx(1e-4 * 1.5**4)  # a step of 1e-4 changes the policy by far too little
+
+
+@pytest.mark.parametrize("options", [{}, {"ppo_epochs": 3}])
+def test_what_nobody_asked_to_be_described_is_not_computed(options):
+    """The KL divergence costs about as much as the rest of a small network's loss."""
+    model = TinyModel()
+    asked = []
+    model.distribution.kl = lambda p, q: asked.append(1) or Categorical().kl(p, q)
+    learner = Learner(model, config_for(6, 4, **options), "cpu")
+    assert learner.train(acted_out(model), 0, 0.0, with_metrics=False).metrics == {} and not asked
+    assert learner.train(acted_out(model), 0, 0.0).metrics["kl_divergence"] >= 0.0 and len(asked) == 1
 
 
 def test_the_order_of_minibatches_follows_the_seed():
