@@ -8,7 +8,9 @@ when there are several epochs. Order of events within an iteration:
    minibatch derives them from its own forward pass, so that its ratios are those of the weights being changed.
 3. Each optimizer step is one new policy version.
 4. Normalisers of observations and returns take in the batch at the end. So on weights that have not changed the ratio
-   is exactly 1, and what is published last is what the next iteration begins with.
+   is exactly 1, and what is published last is what the next iteration begins with. A row counts if the first epoch's
+   step on its minibatch was finite: what made a step non-finite would stay in the running statistics for ever, but the
+   other minibatches have moved the weights, and the statistics follow the same data.
 """
 
 from __future__ import annotations
@@ -33,7 +35,15 @@ from algorithms.learning.metrics import (
     ratio_range,
     to_floats,
 )
-from algorithms.learning.minibatches import Minibatch, check_batch, num_minibatches, split, whole_batch, with_estimates
+from algorithms.learning.minibatches import (
+    Minibatch,
+    check_batch,
+    num_minibatches,
+    put_together,
+    split,
+    whole_batch,
+    with_estimates,
+)
 from algorithms.learning.objective import AuxiliaryTerm, Objective, estimate_ahead, evaluate
 from algorithms.learning.protocols import Model
 from algorithms.learning.schedules import LearningRate
@@ -51,6 +61,7 @@ class IterationResult(NamedTuple):
 class _Step(NamedTuple):
     """What is kept of a minibatch after its backward pass; its observations and activations are not."""
 
+    columns: Tensor  # [M]
     valid: Tensor  # [R, M]
     log_ratio: Tensor  # [R, M]
     value_targets: Tensor  # [R, M]
@@ -84,7 +95,8 @@ class Learner:
             action_spec: tells which actions are continuous, for their statistics.
             auxiliary_options: an instance of the auxiliary loss's own config; None: its defaults.
             seed: of the order of minibatches.
-            on_step: called with the policy version after each optimizer step, to publish the weights.
+            on_step: called with the policy version to publish the weights: after each optimizer step but the last of
+                an iteration, and at the end of each iteration.
         """
         self.config = config
         self._model = model
@@ -99,7 +111,7 @@ class Learner:
         self._generator = torch.Generator().manual_seed(seed)
         self._num_updates = 0
         self.bad_steps_in_a_row = 0
-        """Steps skipped since the last sound one because the loss or its gradient was not finite."""
+        """Steps skipped since the last one taken because the loss or its gradient was not finite."""
 
     @property
     def num_updates(self) -> int:
@@ -148,11 +160,11 @@ class Learner:
                 is_last = len(steps) == total - 1
                 steps.append(self._sgd_step(minibatch, with_metrics=is_last and with_metrics))
                 kls += [steps[-1].kl] if steps[-1].was_taken else []
-                if not is_last:
-                    self._announce(steps[-1])
+                if steps[-1].was_taken and not is_last:
+                    self._announce()
             self._schedule.after_epoch(kls)
-        self._update_normalizers(whole, steps[:count], is_sound=all(step.was_taken for step in steps))
-        self._announce(steps[-1])
+        self._update_normalizers(whole, steps[:count])
+        self._announce()
         num_taken, num_bad = sum(step.was_taken for step in steps), sum(not step.is_sound for step in steps)
         metrics = {}
         if with_metrics:
@@ -201,15 +213,18 @@ class Learner:
         # The only wait for the device in a step: whether to take it is decided here.
         loss_value, norm_value, kl_value = torch.stack((objective.loss.detach(), norm, kl)).tolist()
         is_sound = math.isfinite(loss_value) and math.isfinite(norm_value)
-        self.bad_steps_in_a_row = 0 if is_sound else self.bad_steps_in_a_row + 1
         # Without a gradient there was no valid row, and momentum alone would move the weights.
         was_taken = is_sound and norm_value > 0.0
-        if was_taken:
+        if not is_sound:
+            self.bad_steps_in_a_row += 1
+        elif was_taken:
+            self.bad_steps_in_a_row = 0
             self._apply_gradients(norm, norm_value)
             self._num_updates += 1
             self._schedule.after_minibatch(kl_value)
         self._optimizer.forget_gradients()
         return _Step(
+            columns=minibatch.columns,
             valid=minibatch.valid,
             log_ratio=objective.log_ratio,
             value_targets=objective.estimates.value_targets,
@@ -229,19 +244,17 @@ class Learner:
             nn.utils.clip_grads_with_norm_(self._weights, limit, norm)
         self._optimizer.step(self._schedule.value)
 
-    def _announce(self, step: _Step) -> None:
-        if self._on_step is not None and step.was_taken:
+    def _announce(self) -> None:
+        if self._on_step is not None:
             self._on_step(self._num_updates)
 
-    def _update_normalizers(self, whole: Minibatch, first_epoch: list[_Step], *, is_sound: bool) -> None:
-        # What made a step non-finite would stay in the running statistics for ever.
-        if not is_sound:
-            return
+    def _update_normalizers(self, whole: Minibatch, first_epoch: list[_Step]) -> None:
+        valid = torch.cat([step.valid & step.is_sound for step in first_epoch], dim=1)
         observations = {name: leaf[:-1] for name, leaf in whole.observations.items()}
-        self._model.update_observation_normalizer(observations, whole.valid)
+        columns = torch.cat([step.columns for step in first_epoch])
+        self._model.update_observation_normalizer(observations, put_together(valid, columns, whole.valid.shape[1]))
         if self._model.returns_normalizer is not None:
             targets = torch.cat([step.value_targets for step in first_epoch], dim=1)
-            valid = torch.cat([step.valid for step in first_epoch], dim=1)
             self._model.returns_normalizer.update(targets, valid)
 
     def _metrics(self, of_batch: dict[str, Tensor], steps: list[_Step], num_taken: int) -> dict[str, float]:

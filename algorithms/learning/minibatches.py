@@ -34,6 +34,7 @@ class Minibatch(NamedTuple):
     observations: dict[str, Tensor]  # [R or R+1, M, ...]
     fresh: Tensor  # [R or R+1, M]
     state: Tensor  # [M, H] recurrent state before row 0
+    columns: Tensor  # [M] int64, where they stand among all columns that `split` has cut
     actions: Tensor  # [R, M, W]
     behaviour_log_prob: Tensor  # [R, M]
     behaviour_parameters: Tensor  # [R, M, P]
@@ -46,14 +47,14 @@ class Minibatch(NamedTuple):
     estimates: Estimates | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
-        """The same minibatch with every array of rows changed in one way; the state stays."""
+        """The same minibatch with every array of rows changed in one way; states and columns stay."""
         rows = {name: change(getattr(self, name)) for name in _ROWS}
         observations = {name: change(leaf) for name, leaf in self.observations.items()}
         estimates = None if self.estimates is None else Estimates(*map(change, self.estimates))
-        return Minibatch(observations=observations, state=self.state, estimates=estimates, **rows)
+        return self._replace(observations=observations, estimates=estimates, **rows)
 
 
-_ROWS = tuple(name for name in Minibatch._fields if name not in ("observations", "state", "estimates"))
+_ROWS = tuple(name for name in Minibatch._fields if name not in ("observations", "state", "columns", "estimates"))
 
 
 def check_batch(batch: Batch) -> None:
@@ -85,6 +86,7 @@ def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Mi
         observations=batch.observations,
         fresh=structure.resets,
         state=batch.recurrent_state[0],
+        columns=torch.arange(batch.rewards.shape[1], device=batch.rewards.device),
         actions=batch.actions,
         behaviour_log_prob=batch.behaviour_log_prob,
         behaviour_parameters=batch.behaviour_parameters,
@@ -116,7 +118,23 @@ def with_estimates(data: Minibatch, estimates: Estimates, recurrent_state: Tenso
     def cut(rows: Tensor) -> Tensor:
         return rows.reshape(chunks, -1, *rows.shape[1:]).transpose(0, 1).flatten(1, 2)
 
-    return data.map(cut)._replace(state=recurrent_state.flatten(0, 1))
+    columns = torch.arange(data.valid.shape[1] * chunks, device=data.valid.device)
+    return data.map(cut)._replace(state=recurrent_state.flatten(0, 1), columns=columns)
+
+
+def put_together(rows: Tensor, columns: Tensor, trajectories: int) -> Tensor:
+    """Undo `split` and the cut into chunks.
+
+    Args:
+        rows: [T/C, C*B] of all minibatches of an epoch, side by side.
+        columns: [C*B] theirs.
+        trajectories: B.
+
+    Returns:
+        [T, B] as in the batch.
+    """
+    in_order = rows.index_select(1, columns.argsort())
+    return in_order.reshape(len(rows), -1, trajectories).transpose(0, 1).flatten(0, 1)
 
 
 def num_minibatches(data: Minibatch, batch_size: int) -> int:
@@ -126,7 +144,7 @@ def num_minibatches(data: Minibatch, batch_size: int) -> int:
         ValueError: it does not make a whole number of them, each of whole trajectories.
     """
     rows, columns = data.actions.shape[:2]
-    if batch_size % rows or columns % max(1, batch_size // rows):
+    if batch_size % rows or columns % (batch_size // rows):
         raise ValueError(
             f"{columns} trajectories of {rows} rows do not make whole minibatches of batch_size={batch_size} rows"
         )
@@ -154,8 +172,10 @@ def split(data: Minibatch, count: int, generator: torch.Generator | None) -> Ite
 
 def _columns(data: Minibatch, chosen: slice | Tensor) -> Minibatch:
     if isinstance(chosen, Tensor):
-        return data.map(lambda rows: _select(rows, chosen))._replace(state=data.state[chosen])
-    return data.map(lambda rows: rows[:, chosen])._replace(state=data.state[chosen])
+        rows = data.map(lambda rows: _select(rows, chosen))
+    else:
+        rows = data.map(lambda rows: rows[:, chosen])
+    return rows._replace(state=data.state[chosen], columns=data.columns[chosen])
 
 
 def _select(rows: Tensor, chosen: Tensor) -> Tensor:

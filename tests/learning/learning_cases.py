@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from algorithms.learning.batch import Batch
 from algorithms.learning.config import LearningConfig
+from algorithms.models.normalization import RunningMoments
 
 NUM_ACTIONS = 3
 OBSERVATION_SIZE = 4
@@ -64,6 +65,7 @@ class TinyModel(nn.Module):
         self.returns_normalizer = returns_normalizer
         self.normalizer_calls: list[Tensor] = []
         self.unrolled_rows: list[tuple[int, ...]] = []
+        self.observation_moments = RunningMoments((OBSERVATION_SIZE,))  # updated as a real model's, normalises nothing
         self.body = nn.Linear(OBSERVATION_SIZE, 8)
         self.memory = nn.Linear(state_size, 8, bias=False) if state_size else None
         self.policy, self.value = nn.Linear(8, NUM_ACTIONS), nn.Linear(8, 1)
@@ -86,6 +88,7 @@ class TinyModel(nn.Module):
     def update_observation_normalizer(self, observations: dict[str, Tensor], mask: Tensor) -> None:
         assert observations["obs"].shape[:2] == mask.shape
         self.normalizer_calls.append(mask)
+        self.observation_moments.update(observations["obs"], mask)
 
 
 def config_for(steps: int, trajectories: int, **options) -> LearningConfig:

@@ -84,8 +84,10 @@ def test_action_smoothness_leaves_out_pairs_with_different_action_masks():
     assert parameters.grad.isfinite().all()
 
 
-def test_action_smoothness_refuses_single_rows():
+def test_action_smoothness_needs_two_rows():
     loss = load("action_smoothness")
+    pair = torch.eye(3)[:2].unsqueeze(1).requires_grad_()
+    assert loss.compute(inputs_for(pair, acted_out(TinyModel(), 2, 1, ends=False)), loss.config()).loss > 0.0
     with pytest.raises(ValueError, match="set --recurrence=-1"):
         loss.compute(inputs_for(torch.zeros(1, 2, 3), acted_out(TinyModel(), 1, 2, ends=False)), loss.config())
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from algorithms.learning.learner import Learner
-from tests.learning.learning_cases import TinyModel, acted_out, config_for
+from tests.learning.learning_cases import Categorical, TinyModel, acted_out, config_for
 
 
 def snapshot(model):
@@ -181,9 +181,20 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted():
     assert snapshot(model).isfinite().all()
     assert versions == [1]
     assert all(torch.tensor(value).isfinite() for value in result.metrics.values())
-    assert len(model.normalizer_calls) == 0  # bad data would stay in the running statistics
+    (mask,) = model.normalizer_calls
+    assert not mask[:, :2].any() and mask[:, 2:].all()  # bad data would stay in the running statistics
     assert learner.train(acted_out(model), 1, 0.0).num_sgd_steps == 2
-    assert len(model.normalizer_calls) == 1
+
+
+def test_a_minibatch_without_a_valid_row_does_not_end_a_row_of_steps_that_are_not_finite():
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, batch_size=6, shuffle_minibatches=False), "cpu")
+    batch = acted_out(model, ends=False)
+    batch.rewards[0, [0, 2]] = float("nan")
+    batch.own[:, [1, 3]] = False
+    assert learner.train(batch, 0, 0.0).num_bad_steps == learner.bad_steps_in_a_row == 2
+    learner.train(acted_out(model), 0, 0.0)
+    assert learner.bad_steps_in_a_row == 0
 
 
 def test_the_last_announcement_comes_after_the_normalisers():
@@ -220,6 +231,17 @@ def test_a_kl_adaptive_rate_reacts_within_an_iteration():
     config = config_for(6, 4, batch_size=6, lr_schedule="kl_adaptive_minibatch", lr_schedule_kl_threshold=0.01)
     rate = Learner(model, config, "cpu").train(acted_out(model), 0, 0.0).metrics["lr"]
     assert rate == pytest.approx(1e-4 * 1.5**4)  # a step of 1e-4 changes the policy by far too little
+
+
+@pytest.mark.parametrize("options", [{}, {"ppo_epochs": 3}])
+def test_what_nobody_asked_to_be_described_is_not_computed(options):
+    """The KL divergence costs about as much as the rest of a small network's loss."""
+    model = TinyModel()
+    asked = []
+    model.distribution.kl = lambda p, q: asked.append(1) or Categorical().kl(p, q)
+    learner = Learner(model, config_for(6, 4, **options), "cpu")
+    assert learner.train(acted_out(model), 0, 0.0, with_metrics=False).metrics == {} and not asked
+    assert learner.train(acted_out(model), 0, 0.0).metrics["kl_divergence"] >= 0.0 and len(asked) == 1
 
 
 def test_the_order_of_minibatches_follows_the_seed():

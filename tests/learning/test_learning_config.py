@@ -25,7 +25,7 @@ def test_clip_range_is_symmetric_in_log_space():
     [
         ({"batch_size": 1000}, "batch_size=1000 is not a multiple of rollout=32; nearest: 992, 1024"),
         ({"batch_size": 10}, "nearest: 32$"),
-        ({"recurrence": 5, "with_vtrace": False}, "recurrence=5 does not divide rollout=32; allowed: -1, 1, 2, 4"),
+        ({"recurrence": 5, "with_vtrace": False}, "does not divide rollout=32; allowed: -1, 1, 2, 4, 8, 16, 32$"),
         ({"recurrence": 0, "with_vtrace": False}, "recurrence=0 does not divide"),
         ({"recurrence": 8}, "set --recurrence=-1 or --with_vtrace=False"),
     ],

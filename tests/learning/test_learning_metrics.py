@@ -39,6 +39,7 @@ def test_without_a_single_valid_row_every_statistic_is_still_finite():
     assert all(math.isfinite(value) for value in metrics.values())
     assert (metrics["valids_fraction"], metrics["same_policy_fraction"], metrics["adv_max"]) == (0.0, 0.0, 0.0)
     assert (metrics["ratio_min"], metrics["ratio_max"], metrics["loss"]) == (1.0, 1.0, 0.0)
+    assert metrics["value_delta_max"] == metrics["kl_divergence_max"] == metrics["version_diff_max"] == 0.0
 
 
 def test_lags_and_fractions_are_counted_over_the_rows_that_acted():
@@ -54,6 +55,12 @@ def test_lags_and_fractions_are_counted_over_the_rows_that_acted():
     assert metrics["discarded_rollouts"] == 1
     assert metrics["valids_fraction"] == pytest.approx((5 + 4 + 6) / 24)
     assert metrics["same_policy_fraction"] == 1.0
+
+
+def test_the_share_of_own_rows_leaves_out_the_row_that_only_bootstraps():
+    batch = acted_out(TinyModel())
+    batch.own[4:, 0] = False
+    assert metrics_of(batch)["same_policy_fraction"] == pytest.approx(22 / 24)
 
 
 def test_masked_rows_count_in_no_statistic():
@@ -103,5 +110,11 @@ def test_losses_spread_and_clipping_are_those_of_the_valid_rows():
     assert metrics["entropy"] == pytest.approx(model.distribution.entropy(output.parameters[:-1]).mean().item())
     assert metrics["value"] == pytest.approx(output.values[:-1].mean().item(), rel=1e-4, abs=1e-6)
     assert metrics["ratio_max"] == pytest.approx(ratio.max().item(), rel=1e-4)
+    moved = (output.values[:-1] - batch.behaviour_value).abs()
+    assert metrics["value_delta"] == pytest.approx(moved.mean().item(), rel=1e-4)
+    assert metrics["value_delta_max"] == pytest.approx(moved.max().item(), rel=1e-4)
+    kl = model.distribution.kl(batch.behaviour_parameters, output.parameters[:-1])
+    assert metrics["kl_divergence"] == pytest.approx(kl.mean().item(), rel=1e-4)
+    assert metrics["kl_divergence_max"] == pytest.approx(kl.max().item(), rel=1e-4)
     assert metrics["adv_min"] < 0.0 < metrics["adv_max"]
     assert 0.0 < metrics["adv_std"] < metrics["adv_max"] - metrics["adv_min"]

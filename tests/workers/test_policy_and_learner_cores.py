@@ -200,6 +200,20 @@ def test_after_training_the_new_weights_and_normalizers_act_and_the_ratio_is_one
     assert metrics["version_diff_max"] == 0.0
 
 
+def test_a_learner_follows_the_progress_that_is_published_for_its_policy(tmp_path):
+    turns = Turns(CASES["two policies, gru"](), tmp_path, lr_schedule="linear_decay", learning_rate=1e-2, adam_eps=0.0)
+    turns.arrays["progress"][:] = 0.75, 1.0
+    moved = []
+    for policy, learner in enumerate(turns.learners):
+        before = learner._flat.clone()
+        turns.next_batch(policy)
+        learner.train(turns.stagings[policy])
+        moved.append((learner._flat - before).abs().max().item())
+    turns.close()
+    # Adam's first step is as long as the rate for every weight.
+    assert moved == pytest.approx([0.25 * 1e-2, 0.0], rel=1e-3)
+
+
 def test_the_learner_reads_rewards_ends_and_observations_as_the_environments_wrote_them(tmp_path):
     turns = Turns(Case("synthetic_identity", options=SHORT, use_rnn=False), tmp_path)
     for _ in range(5):
