@@ -25,6 +25,7 @@ import psutil
 
 from envs.api import UnsupportedSpaceError
 from utils import guardian, processes
+from utils.files import cut_text
 from utils.options import ConfigError
 
 # Every child needs these; imported once in the server, they cost a child neither time nor memory.
@@ -36,7 +37,10 @@ CLEAR_UP_S = 5.0
 
 
 class RunFailed(RuntimeError):
-    """The run cannot go on. The message ends with the cause."""
+    """The run cannot go on. The message ends with the cause; where it is too long, its middle is left out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(cut_text(message))
 
 
 class LaunchPad:

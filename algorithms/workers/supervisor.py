@@ -14,7 +14,6 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faster_fifo
 import psutil
 
 from algorithms.memory import blocks
@@ -43,6 +42,7 @@ from algorithms.workers.incarnations import (
     kind_of,
 )
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
+from algorithms.workers.queue_memory import make_queues
 from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
 from algorithms.workers.worker import (
     DUMP_STACKS,
@@ -98,8 +98,7 @@ class Supervisor:
 
     def start(self, recipe: Recipe, generation: int = 0, lost_at: float = 0.0) -> Managed:
         """Start one incarnation of a worker; its predecessor, if there was one, is dead."""
-        reports = faster_fifo.Queue(max_size_bytes=channels.REPORT_BYTES)
-        commands = faster_fifo.Queue(max_size_bytes=channels.COMMAND_BYTES)
+        reports, commands = make_queues(channels.REPORT_BYTES, channels.COMMAND_BYTES)
         arrays, place = self._arrays, slice(recipe.process, recipe.process + 1)
         sent_reports, sent_commands = arrays["reports_sent"][place], arrays["commands_sent"][place]
         # What the incarnation before sent is gone with its queues, and so is a flag that it died with.
@@ -223,7 +222,8 @@ class Supervisor:
             self._arrays["stop"][worker.recipe.process] = 1
         self._ring_all()
         while (living := [worker for worker in retiring if worker.process.is_alive()]) and time.monotonic() < deadline:
-            connection.wait([worker.process.sentinel for worker in living], timeout=0.05)
+            connection.wait([worker.process.sentinel for worker in living], timeout=channels.BUSY_POLL_S)
+            self._undelivered += self._drain(living)  # who has more to tell than a queue holds needs room
         for worker in living:
             log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
             worker.process.kill()
@@ -241,6 +241,8 @@ class Supervisor:
         now = time.monotonic()
         for successor in self._successors:
             timeout_s = min(timeout_s, max(0.0, successor.due - now))
+        if any(worker.inbox.is_busy or worker.outbox.is_waiting for worker in self.workers):
+            timeout_s = min(timeout_s, channels.BUSY_POLL_S)
         by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
         ready = connection.wait(list(by_sentinel), timeout=timeout_s)
         ended = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]
