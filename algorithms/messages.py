@@ -1,7 +1,8 @@
 """Every report and command between processes.
 
-Reports travel from a worker to the driver, commands from the driver to a worker, in batches through a queue. Bulk
-data never travels here: it lies in shared memory, and so do the counters that change with every step.
+Reports travel from a worker to the driver, commands from the driver to a worker, through a queue; each may be of any
+size (`workers.channels`). Bulk data never travels here: it lies in shared memory, and so do the counters that change
+with every step.
 """
 
 from __future__ import annotations
@@ -158,3 +159,6 @@ Report = (
     | WorkerGivenUp
 )
 Command = SaveCheckpoint
+
+# What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
+EXPENDABLE = (EpisodesFinished, TrainingReport)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from envs.api import ACTION_MASK, BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
+from utils.files import cut_text
 
 # An environment that calls sys.exit has failed like one that raises.
 FAILURES = (Exception, SystemExit)
@@ -127,7 +128,7 @@ class FaultKeeper:
         since = f", {unseen} of them since the last such line" if unseen else ""
         total = f"{self._num_failures} failures so far in this process{since}"
         self._num_told = self._num_failures
-        log.warning("%s; it is %s (%s)", failed, remedy, total)
+        log.warning("%s; it is %s (%s)", cut_text(str(failed)), remedy, total)
 
 
 class ValueCheck:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic replacement, and lines that are appended as a whole.
+"""Files that are either whole or absent: atomic replacement, and lines that are appended as a whole; bounds for logs.
 
 A reader, or a process started after a crash, sees the old content or the new one, never a mixture: new content goes
 into a hidden temporary file of the same folder, reaches the disk, and takes the old one's name in one step.
@@ -16,9 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 TEMPORARY_SUFFIX = ".tmp"
+_PIECE_BYTES = 2**20  # that a file is copied in
 # A failing disk is worth a line a minute, not one per attempt.
 WARN_EVERY_S = 60.0
 
@@ -96,6 +97,52 @@ def anonymous_file(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def keep_small(path: Path, most_bytes: int) -> None:
+    """Let a log that has grown beyond `most_bytes` begin anew; its newest `most_bytes` go to `<stem>.old<suffix>`.
+
+    For files that are opened with O_APPEND, whose writers go on at the new beginning. Content is cut off once a copy of
+    it exists, up to the last byte there is then: only what is written within the microseconds in between is lost. Where
+    there is no room for the copy, the file grows to four times its bound and begins anew without one.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= most_bytes:
+            return
+        old = path.with_name(f"{path.stem}.old{path.suffix}")
+        file.seek(size - most_bytes)
+        try:
+            atomic_write(old, _read(file, most_bytes), durable=False)
+            with old.open("ab", buffering=0) as copy:
+                copy.write(file.read())  # what has come meanwhile
+        except OSError:
+            if size <= 4 * most_bytes:
+                return
+        os.truncate(path, 0)
+
+
+def _read(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    while num_bytes > 0 and (piece := file.read(min(num_bytes, _PIECE_BYTES))):
+        num_bytes -= len(piece)
+        yield piece
+
+
+def cut_text(text: str, *, most: int = 16_000, most_of_line: int = 2_000) -> str:
+    """A text for a log or a message: where it is too long its middle is left out, and that of each long line."""
+    if len(text) > most_of_line:
+        text = "\n".join(_cut_line(line, most_of_line) for line in text.split("\n"))
+    if len(text) <= most:
+        return text
+    head, tail = text[: most // 2].rpartition("\n")[0], text[-(most // 2) :].partition("\n")[2]
+    return f"{head}\n[... {len(text) - len(head) - len(tail)} characters cut ...]\n{tail}"
+
+
+def _cut_line(line: str, most: int) -> str:
+    if len(line) <= most:
+        return line
+    half = most // 2
+    return f"{line[:half]} [... {len(line) - 2 * half} characters cut ...] {line[-half:]}"
 
 
 class AppendedFile:

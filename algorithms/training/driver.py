@@ -119,6 +119,7 @@ class Driver:
             for report in self._workforce.poll(POLL_S):
                 self._take(report)
             self._watch()
+            self._experiment.bound_logs()
             if self._all_restored():
                 self._save_if_asked()
                 self._publish_progress()

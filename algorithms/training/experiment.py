@@ -19,10 +19,13 @@ from pathlib import Path
 
 from algorithms.config import ResolvedConfig, to_json
 from algorithms.training.config import CONFIG_FILE
-from utils.files import DiskTrouble, atomic_write_text
+from utils.files import DiskTrouble, atomic_write_text, keep_small
 from utils.options import ConfigError
 
 LOCK_FILE = ".lock"
+# Of each log; its predecessor may be as large. Who crashes again and again, or prints in every step, fills no disk.
+LOG_BYTES = 5_000_000
+_BOUND_LOGS_EVERY_S = 1.0
 _SOURCE_FOLDER = Path(__file__).resolve().parents[2]
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,7 @@ class Experiment:
         self._config = ""
         self._num_policies = 0
         self._trouble = DiskTrouble()
+        self._next_look_at_logs = 0.0
 
     @classmethod
     def open(cls, resolved: ResolvedConfig, argv: Sequence[str]) -> Experiment:
@@ -112,6 +116,16 @@ class Experiment:
                     log.warning("%s was missing from %s and is there again", missing[0].name, self.folder)
         except ConfigError as error:
             self._trouble.tell(str(self.folder), f"{self.folder} was taken away from this run: {error}")
+
+    def bound_logs(self) -> None:
+        """Once a second: let the logs that have grown too large begin anew."""
+        now = time.monotonic()
+        if now < self._next_look_at_logs:
+            return
+        self._next_look_at_logs = now + _BOUND_LOGS_EVERY_S
+        for path in self.log_dir.glob("*.txt"):
+            if not path.stem.endswith(".old"):
+                keep_small(path, LOG_BYTES)
 
     def close(self) -> None:
         """Let another process train here; called any number of times."""

@@ -82,7 +82,10 @@ class ActorWorker(Worker):
         self._follow_progress()
 
     def teardown(self) -> None:
-        """Close every environment."""
+        """Tell of the last episodes, and close every environment."""
+        self._next_report = 0.0
+        self._report_episodes()
+        self.reports.flush_within(0.2)
         close_splits(getattr(self, "splits", []))
 
     def _start_splits(self) -> None:
@@ -130,7 +133,6 @@ class ActorWorker(Worker):
         if time.monotonic() < self._next_progress:
             return
         self._next_progress = time.monotonic() + PROGRESS_EVERY_S
-        self.reports.flush()
         self._retreat.follow()
         for split in self.splits:
             tell_progress(split.env, int(self.arrays["run_env_frames"][0]))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 from algorithms.memory.counters import Phase, Tally
 from algorithms.memory.layout import Sizes
 from algorithms.messages import Failed
+from algorithms.workers import channels
 from algorithms.workers.channels import Inbox, Outbox
 from algorithms.workers.placement import Placement
 from algorithms.workers.restarts import Kind
 from utils import processes
 
-END_CHECK_S = 0.05  # how often workers that were told to end are looked at
 EXIT_LOST = 255  # what a process whose forkserver is gone seems to have ended with
 
 # What a worker counts when it first does what it is there for, and when it has done enough to be worth a restart.
@@ -111,11 +112,14 @@ def first_learner(sizes: Sizes) -> int:
     return sizes.processes - sizes.policies
 
 
-def await_ends(workers: list[Managed], timeout_s: float) -> list[Managed]:
-    """Wait until all workers have ended; returns those that have not in time."""
+def await_ends(
+    workers: list[Managed], timeout_s: float, meanwhile: Callable[[list[Managed]], None] = lambda _: None
+) -> list[Managed]:
+    """Wait until all workers have ended; returns those that have not in time. `meanwhile` is given those that run."""
     deadline = time.monotonic() + timeout_s
     while (living := [worker for worker in workers if not worker.has_ended()]) and time.monotonic() < deadline:
-        told = connection.wait([worker.process.sentinel for worker in living], timeout=END_CHECK_S)
+        told = connection.wait([worker.process.sentinel for worker in living], timeout=channels.BUSY_POLL_S)
         if len(told) == len(living):  # or what tells is gone
-            time.sleep(END_CHECK_S / 10.0)
+            time.sleep(channels.BUSY_POLL_S)
+        meanwhile(living)
     return living

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from envs.api import UnsupportedSpaceError
 from utils import guardian, processes
+from utils.files import cut_text
 from utils.options import ConfigError
 from utils.signals import leave_to_main_process, withheld_from_new_processes
 
@@ -39,7 +40,10 @@ START_S, GUARDIAN_S = 120.0, 3.0
 
 
 class RunFailed(RuntimeError):
-    """The run cannot go on. The message ends with the cause."""
+    """The run cannot go on. The message ends with the cause; where it is too long, its middle is left out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(cut_text(message))
 
 
 class _Home(NamedTuple):

@@ -20,6 +20,8 @@ from utils.processes import keep_freed_memory
 REPORT_EVERY_S = 1.0
 # Of the two seconds that a worker has to end: for a checkpoint that is being written.
 LAST_WRITE_S = 1.5
+# Of training time, in each step: for the rest of a command that does not fit into the queue.
+FINISH_COMMAND_S = 0.2
 
 
 class LearnerWorker(Worker):
@@ -54,7 +56,7 @@ class LearnerWorker(Worker):
 
     def step(self) -> None:
         """Train on the next batch, or sleep a moment."""
-        for command in self.commands.receive():
+        for command in self.commands.receive(FINISH_COMMAND_S):
             self._obey(command)
         self.report(*self._writer.finished())
         if self.job.sampler_only:

@@ -14,7 +14,6 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faster_fifo
 import psutil
 
 from algorithms.memory import blocks
@@ -46,6 +45,7 @@ from algorithms.workers.incarnations import (
     kind_of,
 )
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
+from algorithms.workers.queue_memory import make_queues
 from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
 from algorithms.workers.worker import (
     DUMP_STACKS,
@@ -100,8 +100,7 @@ class Supervisor:
 
     def start(self, recipe: Recipe, generation: int = 0, lost_at: float = 0.0) -> Managed:
         """Start one incarnation of a worker; its predecessor, if there was one, is dead."""
-        reports = faster_fifo.Queue(max_size_bytes=channels.REPORT_BYTES)
-        commands = faster_fifo.Queue(max_size_bytes=channels.COMMAND_BYTES)
+        reports, commands = make_queues(channels.REPORT_BYTES, channels.COMMAND_BYTES)
         arrays, place = self._arrays, slice(recipe.process, recipe.process + 1)
         sent_reports, sent_commands = arrays["reports_sent"][place], arrays["commands_sent"][place]
         # What the incarnation before sent is gone with its queues, and so is a flag that it died with.
@@ -250,7 +249,9 @@ class Supervisor:
         for worker in retiring:
             self._arrays["stop"][worker.recipe.process] = 1
         self._ring_all()
-        for worker in (living := await_ends(retiring, timeout_s)):
+        # Who has more to tell than a queue holds needs room.
+        living = await_ends(retiring, timeout_s, lambda talking: self._undelivered.extend(self._drain(talking)))
+        for worker in living:
             log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
             worker.kill()
         await_ends(living, KILL_S)
@@ -265,6 +266,8 @@ class Supervisor:
         now = time.monotonic()
         for successor in self._successors:
             timeout_s = min(timeout_s, max(0.0, successor.due - now))
+        if any(worker.inbox.is_busy or worker.outbox.is_waiting for worker in self.workers):
+            timeout_s = min(timeout_s, channels.BUSY_POLL_S)
         by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
         ready = connection.wait(list(by_sentinel), timeout=timeout_s)
         told = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]

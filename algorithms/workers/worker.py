@@ -25,10 +25,13 @@ from algorithms.workers.channels import Gate, Inbox, Outbox
 from algorithms.workers.doorbells import Doorbell, SharedDescriptor
 from algorithms.workers.placement import Placement
 from utils import processes
+from utils.files import cut_text
 from utils.signals import leave_to_main_process
 
 # How long a worker may sleep through a bell that was missed, for whatever reason, or a request to stop.
 LONGEST_SLEEP_S = 0.1
+# How long a worker whose reports find no room waits for the driver: with what it restored, and with its last words.
+FIRST_REPORTS_S, LAST_REPORTS_S = 10.0, 1.0
 EXIT_OK = 0
 EXIT_FAILED = 1
 DUMP_STACKS = signal.SIGQUIT  # makes a worker write the stacks of all its threads into its log
@@ -140,6 +143,7 @@ class Worker:
             self.counters.enter(Phase.SETUP)
             self.setup()
             self.report(Ready(self.start.name))
+            self.reports.flush_within(FIRST_REPORTS_S)
             gc.freeze()  # what setup built lives as long as the process: the collector need not look at it again
             phase = "step"
             self.counters.restart_clock()
@@ -147,18 +151,19 @@ class Worker:
             while not self.counters.stop_requested:
                 self.counters.beat()
                 self.step()
-            self.reports.flush_within(1.0)
+                if self.reports.is_waiting:
+                    self.report()
         except BaseException as error:  # an environment that calls sys.exit, or cancels what is no task, has failed too
             code = EXIT_FAILED
-            trace = traceback.format_exc()
+            trace = cut_text(traceback.format_exc())
             log.error("%s failed in %s\n%s", self.start.name, phase, trace)
-            self.report(Failed(self.start.name, phase, trace, getattr(error, "is_final", False)))
-            self.reports.flush_within(1.0)
+            self.reports.send_ahead(Failed(self.start.name, phase, trace, getattr(error, "is_final", False)))
         finally:
             self._end(code)
 
     def _end(self, code: int) -> None:
         self.counters.enter(Phase.TEARDOWN)
+        self.reports.flush_within(LAST_REPORTS_S)  # before `teardown`, in which an environment may hang
         try:
             self.teardown()
         except Exception:

@@ -436,6 +436,15 @@ def test_failures_are_logged_once_a_second_with_their_number(caplog, monkeypatch
     assert "(11 failures so far in this process, 9 of them since the last such line)" in second
 
 
+def test_the_text_of_a_failure_is_cut_in_the_log(caplog):
+    batch = Batch({(0, 1): RuntimeError(f"begin {'x' * 2_000_000} end")}).reset()
+    with caplog.at_level(logging.WARNING):
+        batch.step()
+    [record] = caplog.records
+    assert "begin x" in record.getMessage() and "x end; it is built anew" in record.getMessage()
+    assert len(record.getMessage()) < 20_000
+
+
 def test_errors_travel_between_processes():
     import pickle
 

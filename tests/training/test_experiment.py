@@ -11,7 +11,9 @@ import textwrap
 import pytest
 
 from algorithms.config import from_json, resolve
-from algorithms.training.experiment import Experiment
+from algorithms.training import experiment as module
+from algorithms.training.experiment import LOG_BYTES, Experiment
+from tests.training.training_cases import Clock
 from utils.options import ConfigError
 
 ARGV = ["train_appo.py", "--experiment=a b"]
@@ -107,7 +109,8 @@ def test_overwrite_refuses_a_folder_that_is_no_experiment(tmp_path):
 TRAINS = """
 import sys
 from algorithms.config import resolve
-from algorithms.training.experiment import Experiment
+from algorithms.training import experiment as module
+from algorithms.training.experiment import LOG_BYTES, Experiment
 experiment = Experiment.open(resolve(sys.argv[1:]), sys.argv)
 print("open", flush=True)
 sys.stdin.read()
@@ -219,3 +222,25 @@ def test_options_that_were_refused_do_not_take_the_place_of_those_in_the_folder(
     before = open_and_close(tmp_path, "--hidden_size=32").config_file.read_text()
     assert open_and_close(tmp_path, "--hidden_size=64").config_file.read_text() == before
     assert resolved(tmp_path).config.model.hidden_size == 32
+
+
+def test_every_log_is_bounded_with_its_newest_part_beside_it(tmp_path, monkeypatch):
+    clock, experiment = Clock(), open_and_close(tmp_path)
+    monkeypatch.setattr(module, "time", clock)
+    logs = {experiment.log_file(name): size for name, size in (("driver", LOG_BYTES + 1), ("actor-00", 100))}
+    for path, size in logs.items():
+        path.write_bytes(b"x" * (size - 1) + b"y")
+    experiment.bound_logs()
+    assert {path.name: path.stat().st_size for path in experiment.log_dir.iterdir()} == {
+        "driver.txt": 0, "driver.old.txt": LOG_BYTES, "actor-00.txt": 100
+    }  # fmt: skip
+    assert (experiment.log_dir / "driver.old.txt").read_bytes().endswith(b"xy")
+    experiment.log_file("driver").write_bytes(b"z" * (LOG_BYTES + 1))
+    experiment.bound_logs()
+    assert experiment.log_file("driver").stat().st_size == LOG_BYTES + 1  # looked at a moment ago
+    clock.now += 1.0
+    experiment.bound_logs()
+    assert experiment.log_file("driver").stat().st_size == 0
+    shutil.rmtree(experiment.log_dir)
+    clock.now += 1.0
+    experiment.bound_logs()  # nothing there to bound

@@ -22,6 +22,8 @@ from utils.files import (
     atomic_write,
     atomic_write_json,
     atomic_write_text,
+    cut_text,
+    keep_small,
     read_json_lines,
     remove_temporaries,
 )
@@ -213,3 +215,81 @@ def test_trouble_is_survived_counted_and_told_once_a_minute_for_each_kind(monkey
     assert told[2].endswith("(61 failures so far)")
     with pytest.raises(ZeroDivisionError), trouble.survived("cats"):
         _ = 1 / 0
+
+
+def test_a_text_that_is_short_enough_stays_as_it_is():
+    text = "Traceback:\n  File\nValueError: no such scenario\n"
+    assert cut_text(text) == text
+    assert cut_text("x" * 100, most=100, most_of_line=100) == "x" * 100
+
+
+def test_a_long_line_keeps_its_beginning_and_its_end_and_says_how_much_is_missing():
+    cut = cut_text(f"Traceback:\nValueError: begin{'x' * 2_000_000}end")
+    first, last = cut.split("\n")
+    assert first == "Traceback:" and len(cut) < 2_100
+    assert last.startswith("ValueError: begin") and last.endswith("end")
+    kept = len(last) - len(" [... 1998020 characters cut ...] ")
+    assert f" [... {2_000_000 + len('ValueError: beginend') - kept} characters cut ...] " in last
+
+
+def test_a_long_text_keeps_whole_lines_of_its_beginning_and_of_its_end():
+    text = "\n".join(f"line {number} {'x' * 50}" for number in range(100_000))
+    cut = cut_text(text)
+    lines = cut.split("\n")
+    assert len(cut) < 16_100 and set(lines) - set(text.split("\n")) == {next(x for x in lines if "[..." in x)}
+    assert lines[0].startswith("line 0 ") and lines[-1].startswith("line 99999 ")
+
+
+def test_a_small_file_is_left_alone(tmp_path):
+    path = tmp_path / "log.txt"
+    keep_small(path, 100)
+    path.write_bytes(b"x" * 100)
+    keep_small(path, 100)
+    assert path.read_bytes() == b"x" * 100 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_has_grown_begins_anew_and_what_it_held_lies_beside_it(tmp_path):
+    path, old = tmp_path / "log.txt", tmp_path / "log.old.txt"
+    old.write_bytes(b"older")
+    with path.open("ab", buffering=0) as file:
+        file.write(b"a" * 70 + b"b" * 50)
+        keep_small(path, 100)
+        file.write(b"goes on")
+    assert path.read_bytes() == b"goes on" and old.read_bytes() == b"a" * 50 + b"b" * 50
+
+
+def test_output_without_end_is_bounded_and_the_last_words_before_a_crash_are_kept(tmp_path):
+    path, limit = tmp_path / "worker.txt", 200_000
+    code = """
+        import os, signal, subprocess, sys
+        for number in range(60_000):
+            os.write(2, b"line %d of one that writes in native code\\n" % number)
+            if number % 20_000 == 0:
+                subprocess.run(["sh", "-c", "echo a child writes as well"])
+        os.write(2, b"last words\\n")
+        os.kill(os.getpid(), signal.SIGSEGV)
+    """
+    with path.open("ab") as file:
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=file, stderr=file)
+    while child.poll() is None:
+        keep_small(path, limit)
+    keep_small(path, limit)
+    assert child.returncode == -signal.SIGSEGV
+    old = tmp_path / "worker.old.txt"
+    assert path.stat().st_size <= limit and limit / 2 < old.stat().st_size
+    assert (old.read_text() + path.read_text()).endswith("last words\n")
+
+
+def test_where_there_is_no_room_for_the_copy_a_file_may_grow_for_a_while_and_then_begins_anew(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"x" * 5_000)
+    code = """
+        from utils.files import keep_small
+        keep_small(folder / "log.txt", 4_500)
+        print((folder / "log.txt").stat().st_size)
+        keep_small(folder / "log.txt", 1_200)
+        print((folder / "log.txt").stat().st_size)
+    """
+    done = run_with_small_disk(code, tmp_path, limit_bytes=1_000)
+    assert done.stdout.split() == ["5000", "0"], done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.txt"]

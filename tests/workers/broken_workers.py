@@ -10,7 +10,7 @@ import sys
 import time
 
 from algorithms.memory.counters import Tally
-from algorithms.messages import CheckpointSaved, Ready
+from algorithms.messages import CheckpointSaved, EpisodeFinished, EpisodesFinished, PolicyRestored, Ready
 from algorithms.workers.worker import Worker
 
 
@@ -53,6 +53,27 @@ class Talks(Worker):
         self.say()
 
 
+class TellsMuchInSetup(Echo):
+    """Restores a policy whose run state is several times as large as a queue."""
+
+    def setup(self):
+        self.report(PolicyRestored(0, "somewhere.pth", 5, {"returns": [0.5] * 300_000}, []))
+
+
+class TellsManyEpisodes(Idle):
+    """Each step ends as many episodes as its queue holds; ten times."""
+
+    def setup(self):
+        self.rounds = 10
+
+    def step(self):
+        if self.rounds:
+            self.rounds -= 1
+            statistics = {f"statistic_{number}": 0.5 for number in range(400)}
+            self.report(EpisodesFinished([EpisodeFinished(0, 1.0, 1.0, 10, dict(statistics)) for _ in range(120)]))
+        time.sleep(0.01)
+
+
 class FailsInSetup(Worker):
     def setup(self):
         raise ValueError("no such scenario")
@@ -64,6 +85,17 @@ class FailsInSetup(Worker):
 class FailsInStep(Worker):
     def step(self):
         raise ValueError("a step too far")
+
+
+class FailsAtLength(Worker):
+    """With a text that no queue holds, behind reports that none holds either; prints it as well."""
+
+    def step(self):
+        text = "x" * 2_000_000
+        print(text)
+        for number in range(20):
+            self.report(EpisodesFinished([EpisodeFinished(0, 1.0, 1.0, number, {text[:100_000]: 1.0})]))
+        raise ValueError(f"begin {text} end")
 
 
 class FailsInSetupOnce(Idle):

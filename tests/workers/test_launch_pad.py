@@ -98,6 +98,13 @@ def test_what_a_function_raises_is_told_with_its_traceback(pad):
         run_once(pad, "fail", "seven")
 
 
+def test_what_a_function_raises_is_told_with_both_ends_of_a_text_of_any_length(pad):
+    told = r"(?s)Traceback.*ValueError: begin x.*characters cut.*x is no number"
+    with pytest.raises(RunFailed, match=told) as caught:
+        run_once(pad, "fail", "begin " + "x" * 2_000_000)
+    assert len(str(caught.value)) < 20_000
+
+
 def test_what_a_function_refuses_is_told_in_its_words_alone(pad):
     with pytest.raises(ConfigError, match=r"^this cannot be; nearest: that$"):
         run_once(pad, "refuse")

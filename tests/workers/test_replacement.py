@@ -152,6 +152,21 @@ def test_who_lives_long_between_its_failures_is_replaced_however_often(crew, pro
     assert len(told(crew, WorkerWorks)) > QUICK.failures_in_a_row
 
 
+def test_a_failure_of_any_length_is_a_failure_and_its_text_is_cut_with_both_ends_kept(crew):
+    crew.broken("FailsAtLength", process=0, name="actor-00")
+    crew.broken("FailsAtLength", process=LEARNER, name="learner-0")
+    message = crew.failure()
+    assert message.endswith(" end") and "ValueError: begin x" in message and len(message) < 20_000
+    assert "characters cut" in message
+    causes = [lost.cause for lost in told(crew, WorkerLost)]
+    assert causes and all("failed: ValueError: begin x" in cause and len(cause) < 3_000 for cause in causes)
+    assert len(told(crew, WorkerStarted)) <= 2 * QUICK.failures_in_a_row
+    log = crew.logs()["learner-0"]
+    traces = log.split("learner-0 failed in step")[1:]
+    assert traces and all("ValueError: begin x" in trace for trace in traces)
+    assert len(log) < len(traces) * 2_050_000  # what it printed itself, and not once more
+
+
 def test_what_no_retry_can_help_ends_the_run_at_once(crew):
     crew.broken("FailsForGood", process=0, name="actor-00")
     assert crew.failure().endswith("ValueError: no retry will help")

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from algorithms.memory.counters import Phase, Tally
-from algorithms.messages import CheckpointSaved, Ready, SaveCheckpoint, WorkerLost, WorkerReady
+from algorithms.messages import (
+    CheckpointSaved,
+    EpisodesFinished,
+    PolicyRestored,
+    Ready,
+    SaveCheckpoint,
+    WorkerLost,
+    WorkerReady,
+)
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.placement import Placement
 from tests.workers.conftest import PATIENCE_S, is_alive
@@ -166,6 +174,38 @@ def test_a_command_that_is_sent_while_its_worker_still_starts_is_not_lost(crew):
     command = SaveCheckpoint("latest", 1, {}, 1, 0.5)
     assert crew.supervisor.send("learner-0", command)
     crew.poll_until(lambda: command in crew.reports)
+
+
+def test_a_command_and_a_report_that_are_larger_than_their_queues_arrive(crew):
+    crew.broken("Echo", name="learner-0")
+    crew.ready("learner-0")
+    command = SaveCheckpoint("latest", 1, {"returns": [number / 7 for number in range(300_000)]}, 1, 0.5)
+    small = SaveCheckpoint("best", 2, {}, 2, 0.5)
+    assert crew.supervisor.send("learner-0", command) and crew.supervisor.send("learner-0", small)
+    crew.poll_until(lambda: small in crew.reports)
+    assert [report for report in crew.reports if isinstance(report, SaveCheckpoint)] == [command, small]
+
+
+def test_what_a_worker_restores_is_told_before_it_is_ready_however_large_it_is(crew):
+    crew.broken("TellsMuchInSetup", name="learner-0")
+    crew.ready("learner-0")
+    assert [type(report) for report in crew.reports] == [PolicyRestored, Ready]
+    assert len(crew.reports[0].run_state["returns"]) == 300_000
+
+
+@pytest.mark.parametrize("is_ended", [False, True], ids=["while it runs", "while it is ended"])
+def test_a_burst_of_episodes_that_no_queue_holds_is_counted_to_the_last(crew, is_ended):
+    def episodes():
+        return sum(len(report.episodes) for report in crew.reports if isinstance(report, EpisodesFinished))
+
+    crew.broken("TellsManyEpisodes", name="actor-00")
+    crew.ready("actor-00")
+    if is_ended:
+        time.sleep(1.0)  # nobody reads meanwhile
+        crew.reports += crew.supervisor.stop_sampling(PATIENCE_S)
+        assert episodes() == 1200
+    crew.poll_until(lambda: episodes() == 1200)
+    assert crew.arrays["tallies"][0, Tally.REPORTS_DROPPED] == 0
 
 
 def test_sampling_can_be_ended_alone(crew):
