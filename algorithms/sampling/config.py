@@ -35,6 +35,7 @@ class SamplingConfig:
         "At the start, actors begin to sample at moments spread over up to this many seconds, so that episodes do not "
         "end all at once. 0: at once",
         minimum=0.0,
+        maximum=86_400.0,
     )
     decorrelate_envs_on_one_worker: bool = option(
         True, "At the start, spread the environments of one actor over an episode as well, not only the actors"
@@ -42,8 +43,9 @@ class SamplingConfig:
     reset_timeout_seconds: float = option(
         120.0,
         "How long an actor may take to build and reset its environments at the start, and to build one anew, before it "
-        "is replaced",
+        "is replaced; inf: no limit",
         minimum=1.0,
+        may_be_infinite=True,
     )
     max_env_rebuilds: int = option(
         10,
