@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import secrets
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -349,6 +350,9 @@ def _family(env: str) -> EnvFamily | None:
 def _auxiliary_type(name: str) -> type:
     from algorithms.learning.auxiliary_loss import load
 
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # workers look there, too, for what is the user's own
+        sys.path.append(folder)
     return load(name).config
 
 

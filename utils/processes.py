@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+from utils.options import ConfigError
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -137,6 +139,27 @@ def allow_many_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def allow_large_files() -> None:
+    """Raise the limit of a file's size as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def require_file_size(num_bytes: int) -> None:
+    """Refuse a run whose files may not become as large as they have to; shared memory is a file, to the system.
+
+    Raises:
+        ConfigError: with both numbers and what to do.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if allowed != resource.RLIM_INFINITY and num_bytes > allowed:
+        raise ConfigError(
+            f"this run needs files of about {num_bytes / 1e6:.0f} MB and may write {allowed / 1e6:.1f} MB into one; "
+            "raise the limit, for example with ulimit -f unlimited"
+        )
 
 
 def lower_priority(niceness: int) -> None:

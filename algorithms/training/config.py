@@ -71,6 +71,10 @@ class RunConfig:
         """The experiment's folder."""
         return Path(self.train_dir).expanduser() / self.experiments_root / self.experiment
 
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where a policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{policy}"
+
     def neighbours(self) -> str:
         """For the message that this experiment does not exist: the ones beside it."""
         beside = self.folder.parent

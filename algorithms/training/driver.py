@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
+from algorithms.memory import layout
 from algorithms.memory.layout import Sizes
 from algorithms.messages import Command, PolicyRestored, Ready, Report, WorkerReady
 from algorithms.training import wiring
@@ -25,6 +26,7 @@ from algorithms.training.statistics import Statistics
 from algorithms.training.summaries import Budget, EventFiles, Summaries, status_line
 from algorithms.training.watchdog import Watchdog
 from algorithms.workers.incarnations import Limits
+from algorithms.workers.jobs import ModelJob
 from algorithms.workers.launch_pad import LaunchPad, RunFailed
 from algorithms.workers.restarts import Kind, RestartLimits
 from algorithms.workers.supervisor import Supervisor
@@ -32,12 +34,14 @@ from envs.api import EnvSpec
 from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
 from utils.logs import log_to_terminal_and_file
-from utils.processes import set_title
+from utils.processes import require_file_size, set_title
 from utils.signals import StopSignals
 
 EXIT_FAILED = 1
 STATUS_LINE_EVERY_S = 5.0
 POLL_S = 0.1
+MIN_FILE_BYTES = 64 * 2**20  # of logs, metrics and checkpoints of a small run
+MODEL_CHECK_S = 300.0  # as long as a learner may take to build the same
 # A signal must end the run within 10 s, a failure within 2: saving and stopping share that time.
 STOP_SAMPLING_S, SAVE_S, STOP_S = 1.5, 5.0, 2.0
 SAVE_AFTER_FAILURE_S, STOP_AFTER_FAILURE_S = 0.7, 0.4
@@ -224,6 +228,8 @@ def train(resolved: ResolvedConfig, argv: Sequence[str]) -> int:
     pad = LaunchPad([str(Path.cwd()), *sys.path])
     stop = StopSignals(lambda: _end_at_once(pad))
     try:
+        if not resolved.config.workers.serial_mode:
+            pad.import_torch()
         if script := resolve(resolved.config.env.env).family.clear_up:
             pad.clear_up_with(script)
         return _train(resolved, argv, pad, stop)
@@ -236,15 +242,19 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: 
     config = resolved.config
     try:
         checked = _probe(config, pad, stop)
+        if checked is None:
+            return stop.exit_code
+        spec = checked.spec
+        check_with_spec(config, spec)
+        sizes = wiring.sizes_of(config, spec)
+        available_mb = wiring.check_memory(config, sizes)
+        wiring.check_descriptors(sizes)
+        require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
+        _check_model(wiring.model_job(config, spec, torch_device(config.run.device), available_mb), config, pad, stop)
     except RunFailed as error:
         return _fail(str(error))
-    if checked is None:
+    if stop.received is not None:
         return stop.exit_code
-    spec = checked.spec
-    check_with_spec(config, spec)
-    sizes = wiring.sizes_of(config, spec)
-    wiring.check_memory(config, sizes)
-    wiring.check_descriptors(sizes)
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
@@ -328,6 +338,21 @@ def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> Checked | 
             raise  # a traceback tells where
         raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
     return checked
+
+
+def _check_model(job: ModelJob, config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> None:
+    """Build the networks once, in a process of their own, or here where everything is.
+
+    Raises:
+        RunFailed: the process died.
+        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints.
+    """
+    if config.workers.serial_mode:
+        from algorithms.workers.model_check import check_model
+
+        check_model(job)
+    else:
+        pad.run_once(wiring.CHECK_MODEL, (job,), MODEL_CHECK_S, lambda: stop.received is not None, uses_torch=True)
 
 
 def _fail(cause: str) -> int:
