@@ -97,6 +97,10 @@ class Driver:
         self._experiment = experiment
         self._workforce = workforce
         self._stop = stop
+        self._config = config
+        self._is_accepted = False  # options that never worked are not saved, and neither is anything made with them
+        self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
+        self._frames_before = 0
         self._saves_done = 0
         self._next_line = 0.0
         self._began = time.monotonic()
@@ -115,13 +119,16 @@ class Driver:
                 self._take(report)
             self._watch()
             if self._all_restored():
-                self._save_if_asked()
                 self._publish_progress()
-                self.saver.maybe_save()
+                if self._is_accepted or self._has_worked():
+                    self._accept()
+                    self._save_if_asked()
+                    self.saver.maybe_save()
                 self.summaries.maybe_write()
                 self._maybe_print_line()
         if self._stop.received is not None:
             return f"stopped by {self._stop.received.name}"
+        self._accept()  # however small the budget was
         return self.budget.reason(self.statistics)
 
     def finished(self) -> bool:
@@ -134,7 +141,7 @@ class Driver:
         """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have."""
         for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
             self._take(report)
-        if not self._all_restored():
+        if not self._is_accepted:
             return  # nothing has been learned that is not on disk
         self.saver.save_all("latest")
         deadline = time.monotonic() + timeout_s
@@ -164,8 +171,9 @@ class Driver:
         if isinstance(report, PolicyRestored):
             self._arrays["policy_begun"][report.policy] = 1
             self._tell_restored(report)
+            self._restored_steps[report.policy] = report.train_step
             if self._all_restored():
-                self._experiment.accept()
+                self._frames_before = self.statistics.total_env_frames
                 self.saver.restore()
         elif isinstance(report, WorkerReady) and report.worker.startswith("learner-"):
             self.saver.ask_again(int(report.worker.removeprefix("learner-")))
@@ -174,6 +182,19 @@ class Driver:
 
     def _all_restored(self) -> bool:
         return bool(self._arrays["policy_begun"].all())
+
+    def _has_worked(self) -> bool:
+        """An optimizer step was taken since the start; where nothing is learned, a frame was played."""
+        if self._config.run.sampler_only:
+            return self.statistics.total_env_frames > self._frames_before
+        steps = self._arrays["train_steps"]
+        return any(int(steps[policy]) > before for policy, before in self._restored_steps.items())
+
+    def _accept(self) -> None:
+        """Let the options of this start be those of the experiment, once."""
+        if not self._is_accepted:
+            self._experiment.accept()
+            self._is_accepted = True
 
     def _save_if_asked(self) -> None:
         if self._stop.saves_requested > self._saves_done:
