@@ -69,4 +69,9 @@ def _is_typed(argv: Sequence[str], option: str) -> bool:
 
 
 if __name__ == "__main__":
+    from utils.logs import log_to_terminal
+    from utils.processes import keep_standard_streams
+
+    keep_standard_streams()
+    log_to_terminal()
     sys.exit(main(sys.argv))

@@ -24,4 +24,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    from utils.processes import keep_standard_streams
+
+    keep_standard_streams()
     sys.exit(main(sys.argv))

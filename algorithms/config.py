@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import secrets
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
     if not layers.resumed:
         raise ConfigError(f"there is no experiment in {config.run.folder}{config.run.neighbours()}")
     watched = _instance(EvaluationConfig, layers.values)
+    watched.check_combinations()
     if watched.policy_index >= config.sampling.num_policies:
         last = config.sampling.num_policies - 1
         raise ConfigError(f"policy_index={watched.policy_index}, but the policies end at {last}; nearest: {last}")
@@ -209,6 +211,8 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
 def _merge_layers(
     argv: Sequence[str], prog: str, description: str, evaluation: Mapping[str, type] | None = None
 ) -> _Layers:
+    _require_text(argv)
+    _require_working_directory()
     env = cli.typed_word(argv, "env") or ""
     family = _family(env)
     defaults = dict(family.defaults(env)) if family else {}
@@ -241,7 +245,7 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
         return nothing
     run.check_combinations()
     path = run.folder / CONFIG_FILE
-    if not path.exists():
+    if not _exists(path):
         if any(run.folder.glob("checkpoint_p*/*.pth")):
             raise ConfigError(
                 f"{run.folder} holds checkpoints but no {CONFIG_FILE}; put it back, type another --experiment, or move "
@@ -258,6 +262,30 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
             "another --experiment, or --restart_behavior=restart to begin anew"
         )
     return saved
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(f"{path.parent} cannot be used: {error}; type another --train_dir") from error
+
+
+def _require_text(argv: Sequence[str]) -> None:
+    """Refuse words that no file could record."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # Python stands in for bytes that are not UTF-8 with lone surrogates
+            raise ConfigError(f"{cli.COMMAND_LINE} holds {word!r}, which is no text in UTF-8") from None
+
+
+def _require_working_directory() -> None:
+    """Refuse a folder that was deleted while a shell stood in it: no process can be started from there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory does not exist any more; cd to one that does") from None
 
 
 def _parse_saved(text: str, source: str) -> _Saved:
@@ -322,6 +350,9 @@ def _family(env: str) -> EnvFamily | None:
 def _auxiliary_type(name: str) -> type:
     from algorithms.learning.auxiliary_loss import load
 
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # workers look there, too, for what is the user's own
+        sys.path.append(folder)
     return load(name).config
 
 

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 from utils.options import ConfigError, OptionRule, check_value, options_of
 
@@ -43,7 +43,7 @@ class Parsed(NamedTuple):
 
 
 class _Typed(NamedTuple):
-    """The words typed after a flag, which tells them from a default; one at most."""
+    """The words typed after a flag, which tells them from a default."""
 
     words: tuple[str, ...]
 
@@ -106,6 +106,9 @@ def parse(
         _refuse_word(unknown[0], options)
     found = {name: getattr(getattr(parsed, entry.group), name) for name, entry in options.items()}
     typed = {name: value.words for name, value in found.items() if isinstance(value, _Typed)}
+    for words in typed.values():  # a flag takes the words behind it, as many as there are
+        if len(words) > 1:
+            _refuse_word(words[1], options)
     texts = {name: _from_words(options[name], words) for name, words in typed.items()}
     return Parsed(defaults | check_layer(texts, options, COMMAND_LINE), frozenset(typed))
 
@@ -134,7 +137,7 @@ def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], laye
         if name not in options:
             raise ConfigError(f"{layer} sets unknown option {name!r}{_did_you_mean(name, options)}")
         entry = options[name]
-        checked[name] = _coerce(name, value, entry.kind, layer)
+        checked[name] = _coerce(entry, value, entry.kind, layer)
         if checked[name] is not None:
             check_value(name, checked[name], entry.rule, layer)
     return checked
@@ -179,7 +182,7 @@ def limits(rule: OptionRule) -> str:
         return "one of " + ", ".join(rule.choices)
     low = "" if rule.minimum is None else f"at least {to_text(rule.minimum)}"
     high = "" if rule.maximum is None else f"at most {to_text(rule.maximum)}"
-    return ", ".join(filter(None, (low, high)))
+    return ", ".join(filter(None, (low, high, "or inf" if rule.may_be_infinite else "")))
 
 
 def _flags_type(groups: Mapping[str, type], options: Mapping[str, Declared], defaults: Mapping[str, Any]) -> type[Any]:
@@ -219,15 +222,21 @@ def _flag(entry: Declared, default: Any) -> Any:
     return Annotated[Any, primitive, described]
 
 
-def _refuse_word(word: str, options: Mapping[str, Declared]) -> None:
-    if not word.startswith("-"):
-        raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which belongs to no option; options are typed --name=value")
+def _refuse_word(word: str, options: Mapping[str, Declared]) -> NoReturn:
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{_did_you_mean(name, options)}")
+    if word.startswith("-"):
+        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{_did_you_mean(name, options)}")
+    if name in _names(options):
+        raise ConfigError(f"{COMMAND_LINE} holds {word!r}; did you mean --{word}?")
+    raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which belongs to no option; options are typed --name=value")
+
+
+def _names(options: Mapping[str, Declared]) -> list[str]:
+    return [name for entry in options.values() for name in (entry.name, *entry.rule.aliases)]
 
 
 def _did_you_mean(name: str, options: Mapping[str, Declared]) -> str:
-    known = [known for entry in options.values() for known in (entry.name, *entry.rule.aliases)]
+    known = _names(options)
     nearest = difflib.get_close_matches(name, known, n=2)
     return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
 
@@ -257,27 +266,31 @@ def _from_words(entry: Declared, words: tuple[str, ...]) -> Any:
     raise ConfigError(f"{COMMAND_LINE} sets {entry.name} without a value; type --{entry.name}={_metavar(entry.kind)}")
 
 
-def _coerce(name: str, value: Any, kind: Any, layer: str) -> Any:
+def _coerce(entry: Declared, value: Any, kind: Any, layer: str) -> Any:
     """A value of any layer in its declared type: text is read, a whole float is an integer, a list is a tuple."""
     kind, may_be_none = _without_none(kind)
     if value is None or (isinstance(value, str) and value.lower() == "none" and kind is not str):
         if may_be_none:
             return None
-        raise ConfigError(f"{layer} sets {name}=None; expected {_expected(kind)}")
+        raise ConfigError(f"{layer} sets {entry.name}=None; expected {_expected(entry, kind)}")
     if typing.get_origin(kind) is tuple:
         part = typing.get_args(kind)[0]
-        entries = [word for word in value.split(",") if word.strip()] if isinstance(value, str) else value
-        if not isinstance(entries, list | tuple):
-            raise ConfigError(f"{layer} sets {name}={value!r}; expected {_expected(kind)}")
-        return tuple(_coerce(name, entry, part, layer) for entry in entries)
+        values = [word for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+        if not isinstance(values, list | tuple):
+            raise ConfigError(f"{layer} sets {entry.name}={value!r}; expected {_expected(entry, kind)}")
+        return tuple(_coerce(entry, each, part, layer) for each in values)
     try:
-        return _READERS[kind](value)
+        read = _READERS[kind](value)
+        if kind is float and not (math.isfinite(read) or entry.rule.may_be_infinite):
+            raise ValueError
     except (ValueError, ArithmeticError):
-        raise ConfigError(f"{layer} sets {name}={value!r}; expected {_expected(kind)}") from None
+        raise ConfigError(f"{layer} sets {entry.name}={value!r}; expected {_expected(entry, kind)}") from None
+    return read
 
 
-def _expected(kind: Any) -> str:
-    names = {bool: "True or False", int: "a whole number such as 100 or 1e7", float: "a number", str: "text"}
+def _expected(entry: Declared, kind: Any) -> str:
+    names = {bool: "True or False", int: "a whole number such as 100 or 1e7", str: "text in UTF-8"}
+    names[float] = "a number" if entry.rule.may_be_infinite else "a finite number"
     return names[kind] if kind in names else f"{names[typing.get_args(kind)[0]]}, or several with commas between"
 
 
@@ -310,6 +323,7 @@ def _read_float(value: Any) -> float:
 def _read_str(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
+    value.encode()  # raises a ValueError where the words of a shell, or a file, were no text
     return value
 
 

@@ -16,7 +16,10 @@ _COLOURS = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITIC
 
 
 class TerminalHandler(logging.Handler):
-    """One line per record, never broken by us: the last line of a failed run holds its whole cause."""
+    """One line per record, never broken by us: the last line of a failed run holds its whole cause.
+
+    Warnings and errors carry their level as a word: colours do not survive a pipe or a file.
+    """
 
     def __init__(self) -> None:
         """Writes to stderr."""
@@ -26,7 +29,8 @@ class TerminalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         line = Text(time.strftime("%H:%M:%S ", time.localtime(record.created)), style="dim")
-        line.append(record.getMessage(), style=_COLOURS.get(record.levelno, "not dim"))
+        level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
+        line.append(level + record.getMessage(), style=_COLOURS.get(record.levelno, "not dim"))
         with contextlib.suppress(OSError):  # the terminal may be gone, or a file on a full disk
             self._console.print(line, soft_wrap=True, highlight=False)
 
@@ -54,11 +58,16 @@ def log_to_terminal_and_file(path: Path) -> None:
     """Send records to the terminal as short lines, and with their time and origin to the end of a file."""
     file = LogFile(path, delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    log_to_terminal()
+    logging.getLogger("algorithms").setLevel(logging.DEBUG)
+    logging.getLogger().addHandler(file)
+
+
+def log_to_terminal() -> None:
+    """Send records to the terminal as short lines, and nowhere else."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
         handler.close()
     root.setLevel(logging.INFO)
-    logging.getLogger("algorithms").setLevel(logging.DEBUG)
     root.addHandler(TerminalHandler())
-    root.addHandler(file)

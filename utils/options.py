@@ -26,6 +26,7 @@ class OptionRule(NamedTuple):
     choices: tuple[str, ...] = ()
     mutate: str | None = None  # how population-based training perturbs it: None, "scale", "one_minus", "batch"
     aliases: tuple[str, ...] = ()  # further flag names
+    may_be_infinite: bool = False
 
 
 def option(
@@ -37,6 +38,7 @@ def option(
     choices: tuple[str, ...] = (),
     mutate: str | None = None,
     aliases: tuple[str, ...] = (),
+    may_be_infinite: bool = False,
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
@@ -48,8 +50,9 @@ def option(
         choices: The allowed words; empty allows any.
         mutate: How population-based training perturbs the value; None leaves it alone.
         aliases: Further names of the flag.
+        may_be_infinite: A float may be infinity, which means "no limit"; the help has to say so.
     """
-    rule = OptionRule(help, minimum, maximum, choices, mutate, aliases)
+    rule = OptionRule(help, minimum, maximum, choices, mutate, aliases, may_be_infinite)
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from utils import guardian
+from utils.options import ConfigError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -98,6 +99,22 @@ def redirect_output(path: Path) -> None:
     sys.stdout, sys.stderr = _text_to(1), _text_to(2)
 
 
+def keep_standard_streams() -> None:
+    """Let the program print for good, whatever has become of its stdout and stderr: what they do not take is lost.
+
+    A stream that was closed before the start becomes one to nowhere; its number would otherwise go to the next file
+    that is opened, and that would be given what is printed. To be called before anything is opened.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
+            os.set_inheritable(nowhere, True)
+    sys.stdout = _text_to(1, getattr(sys.stdout, "encoding", "utf-8"))
+    sys.stderr = _text_to(2, getattr(sys.stderr, "encoding", "utf-8"))
+
+
 def pin_to_cores(cores: Iterable[int]) -> None:
     """Run only on these cores, where the system can be told so."""
     wanted = set(cores)
@@ -145,6 +162,27 @@ def allow_many_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def allow_large_files() -> None:
+    """Raise the limit of a file's size as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def require_file_size(num_bytes: int) -> None:
+    """Refuse a run whose files may not become as large as they have to; shared memory is a file, to the system.
+
+    Raises:
+        ConfigError: with both numbers and what to do.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if allowed != resource.RLIM_INFINITY and num_bytes > allowed:
+        raise ConfigError(
+            f"this run needs files of about {num_bytes / 1e6:.0f} MB and may write {allowed / 1e6:.1f} MB into one; "
+            "raise the limit, for example with ulimit -f unlimited"
+        )
 
 
 def lower_priority(niceness: int) -> None:
@@ -256,9 +294,9 @@ class _Lossy(io.FileIO):
             return len(content)
 
 
-def _text_to(descriptor: int) -> io.TextIOWrapper:
+def _text_to(descriptor: int, encoding: str = "utf-8") -> io.TextIOWrapper:
     raw = _Lossy(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _read_number(path: Path) -> int | None:

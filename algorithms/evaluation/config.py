@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.options import option
+from utils.options import ConfigError, option
+
+_SLOWEST_FPS = 0.1  # a picture every ten seconds
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
     """How a trained policy is watched, recorded or scored."""
 
-    fps: float = option(0.0, "Frames shown per second. 0: the environment's own pace", minimum=0.0)
+    fps: float = option(
+        0.0, "Frames shown per second, at least 0.1. 0: the environment's own pace", minimum=0.0, maximum=10_000.0
+    )
     render_action_repeat: int = option(
         0, "Frames for which each action is repeated while watching. 0: as in training", minimum=0
     )
@@ -21,3 +25,15 @@ class EvaluationConfig:
     eval_deterministic: bool = option(False, "Take the most likely action instead of drawing one")
     max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
     max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)
+
+    def check_combinations(self) -> None:
+        """Refuse a pace at which nobody can watch, and which no video file can state.
+
+        Raises:
+            ConfigError: the message names the nearest value that works.
+        """
+        if 0.0 < self.fps < _SLOWEST_FPS:
+            raise ConfigError(
+                f"fps={self.fps:g} is slower than a picture every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "
+                "environment's own pace"
+            )

@@ -7,6 +7,7 @@ import by itself. The term sees a minibatch and what the model said about it, an
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 import sys
@@ -61,16 +62,21 @@ def load(name: str) -> AuxiliaryLoss:
     path = name if "." in name else f"{auxiliary.__name__}.{name}"
     try:
         module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # the module exists; something it imports does not
-        raise ConfigError(
-            f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary ({', '.join(available())}) "
-            f"nor a module that can be imported"
-        ) from error
+    except Exception as error:  # a module of the user's own raises whatever it likes
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{path}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary "
+                f"({', '.join(available())}) nor a module that can be imported"
+            ) from error
+        raise ConfigError(f"auxiliary_loss={name!r} cannot be imported: {type(error).__name__}: {error}") from error
     loss = getattr(module, "LOSS", None)
-    if not isinstance(loss, AuxiliaryLoss):
+    if not isinstance(loss, AuxiliaryLoss) or not callable(loss.compute):
         raise ConfigError(f"auxiliary_loss={name!r}: {path} must define LOSS = AuxiliaryLoss(config=..., compute=...)")
+    if not dataclasses.is_dataclass(loss.config) or any(
+        "rule" not in f.metadata for f in dataclasses.fields(loss.config)
+    ):
+        raise ConfigError(f"auxiliary_loss={name!r}: the config of its LOSS must be a dataclass of options")
     return loss
 
 

@@ -64,7 +64,11 @@ class LearningConfig:
     )
 
     learning_rate: float = option(
-        1e-4, "Adam step size. Higher learns faster until it becomes unstable", minimum=0.0, mutate="scale"
+        1e-4,
+        "Adam step size. Higher learns faster until it becomes unstable",
+        minimum=0.0,
+        maximum=10.0,
+        mutate="scale",
     )
     lr_schedule: str = option(
         "constant",
@@ -116,9 +120,10 @@ class LearningConfig:
     ppo_clip_value: float = option(
         1.0,
         "Values may move this far from what the actor saw before the loss stops pulling them on; in units of "
-        "normalised returns when those are on",
+        "normalised returns when those are on; inf: as far as they like",
         minimum=0.0,
         mutate="scale",
+        may_be_infinite=True,
     )
     value_loss_coeff: float = option(
         0.5, "Weight of the critic against the policy in the loss", minimum=0.0, mutate="scale"
@@ -154,9 +159,17 @@ class LearningConfig:
     adam_beta2: float = option(
         0.999, "Adam's memory of the squared gradient, about 1 / (1 - beta2) steps", minimum=0.0, maximum=0.999999
     )
-    reward_scale: float = option(1.0, "Rewards are multiplied by this before clipping; statistics show raw rewards")
+    reward_scale: float = option(
+        1.0,
+        "Rewards are multiplied by this before clipping; statistics show raw rewards",
+        minimum=-1e6,
+        maximum=1e6,
+    )
     reward_clip: float = option(
-        1000.0, "Scaled rewards are clipped to plus or minus this. 1 hides how large a reward is", minimum=0.0
+        1000.0,
+        "Scaled rewards are clipped to plus or minus this. 1 hides how large a reward is; inf: no limit",
+        minimum=0.0,
+        may_be_infinite=True,
     )
     max_bad_steps: int = option(
         20,

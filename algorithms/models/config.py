@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from utils.options import ConfigError, option
 
+# Beyond these nothing is learned that less would not learn, and a network takes minutes to build.
+MAX_LAYERS, MAX_WIDTH = 32, 32_768
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -26,11 +29,13 @@ class ModelConfig:
         "Fully connected layers of hidden_size between the encoders and the recurrent core. 0 hands the concatenated "
         "features on as they are, which makes the core large after a convolution",
         minimum=0,
+        maximum=MAX_LAYERS,
     )
     hidden_size: int = option(
         512,
         "Width of the fully connected layers and of the recurrent state. Larger remembers more and slows every step",
         minimum=1,
+        maximum=MAX_WIDTH,
     )
     nonlinearity: str = option(
         "elu",
@@ -46,6 +51,7 @@ class ModelConfig:
         1.0,
         "Factor on all initial weights but those of the heads. Larger starts with stronger, more saturated features",
         minimum=0.0,
+        maximum=1000.0,
     )
     use_rnn: bool = option(
         True, "Give the policy a memory. Needed when one observation does not tell the state; slower when it does"
@@ -54,7 +60,7 @@ class ModelConfig:
         "gru", "Kind of memory; lstm has a third more weights and twice the state", choices=("gru", "lstm")
     )
     rnn_num_layers: int = option(
-        1, "Recurrent layers on top of each other. Each adds a step's cost and a state", minimum=1
+        1, "Recurrent layers on top of each other. Each adds a step's cost and a state", minimum=1, maximum=MAX_LAYERS
     )
     actor_critic_share_weights: bool = option(
         True,
@@ -82,9 +88,11 @@ class ModelConfig:
         "AVX512_BF16; auto: bf16 there for images and, on a CPU, for layers of 512 by 256 and more, else fp32",
         choices=("auto", "fp32", "bf16"),
     )
-    obs_subtract_mean: float = option(0.0, "Subtracted from every pixel of an image before the division by obs_scale")
+    obs_subtract_mean: float = option(
+        0.0, "Subtracted from every pixel of an image before the division by obs_scale", minimum=-1e8, maximum=1e8
+    )
     obs_scale: float = option(
-        1.0, "Every pixel of an image is divided by this; 255 brings bytes to [0, 1]", minimum=1e-8
+        1.0, "Every pixel of an image is divided by this; 255 brings bytes to [0, 1]", minimum=1e-8, maximum=1e8
     )
     normalize_input: bool = option(
         False,
@@ -112,12 +120,16 @@ class ModelConfig:
         """The numbers in `mlp_layers`.
 
         Raises:
-            ConfigError: it is not a list of positive integers.
+            ConfigError: it is not a list of widths.
         """
+        words = self.mlp_layers.split(",")
         try:
-            widths = tuple(int(word) for word in self.mlp_layers.split(","))
+            widths = tuple(int(word) for word in words) if len(words) <= MAX_LAYERS else ()
         except ValueError:
             widths = ()
-        if not widths or min(widths) < 1:
-            raise ConfigError(f"mlp_layers={self.mlp_layers!r}; allowed: widths separated by commas, such as '512,512'")
+        if not widths or min(widths) < 1 or max(widths) > MAX_WIDTH:
+            raise ConfigError(
+                f"mlp_layers={self.mlp_layers[:80]!r}; allowed: up to {MAX_LAYERS} widths of 1 to {MAX_WIDTH}, "
+                "separated by commas, such as '512,512'"
+            )
         return widths

@@ -19,6 +19,7 @@ from utils.options import ConfigError
 AUTO = "auto"
 _TINY_IMAGE = 12  # up to this many pixels an image is a grid of cells
 _ATARI_SIZE = (84, 84)
+_KINDS = ("image", "vector")
 
 
 def register_encoder(name: str, encoder: type[Encoder]) -> None:
@@ -60,8 +61,13 @@ def find_encoder(name: str) -> type[Encoder]:
     try:
         module = importlib.import_module(path if attribute else f"{encoders.__name__}.{name}")
         found: type[Encoder] = getattr(module, attribute or "Encoder")
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"encoder={name!r} cannot be imported: {error}") from error
+    except Exception as error:  # a module of the user's own raises whatever it likes
+        raise ConfigError(f"encoder={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if getattr(found, "kind", None) not in _KINDS or not isinstance(getattr(found, "minimum_size", None), int):
+        raise ConfigError(
+            f"encoder={name!r} needs a class attribute kind, one of {', '.join(_KINDS)}, and a class attribute "
+            "minimum_size: the smallest height and width of an image it can read, 1 for vectors"
+        )
     return found
 
 
@@ -82,6 +88,19 @@ def choose_encoder(leaf: ObservationLeaf, config: ModelConfig) -> type[Encoder]:
             f"observation {leaf.name!r} is {leaf.shape[1]}x{leaf.shape[2]}; these fit: {', '.join(_fitting(leaf))}"
         )
     return encoder
+
+
+def output_size_of(encoder: Encoder) -> int:
+    """How many features an encoder gives.
+
+    Raises:
+        ConfigError: it does not say.
+    """
+    size = getattr(encoder, "output_size", None)
+    if not isinstance(size, int) or size < 1:
+        name = f"{type(encoder).__module__}:{type(encoder).__qualname__}"
+        raise ConfigError(f"encoder={name!r} needs an attribute output_size, the features of a row, once it is built")
+    return size
 
 
 def scales_pixels(leaf: ObservationLeaf, config: ModelConfig) -> bool:

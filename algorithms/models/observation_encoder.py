@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.config import ModelConfig
-from algorithms.models.encoder_registry import choose_encoder, find_encoder, require_used, scales_pixels
+from algorithms.models.encoder_registry import (
+    choose_encoder,
+    find_encoder,
+    output_size_of,
+    require_used,
+    scales_pixels,
+)
 from algorithms.models.layers import fully_connected
 from algorithms.models.normalization import ObservationNormalizer
 from envs.api import ObservationLeaf
@@ -101,7 +107,7 @@ class ObservationEncoder(nn.Module):
                 self.encoders.append(categories)
             else:
                 encoder = choose_encoder(leaf, config)(leaf, config)
-                size += encoder.output_size
+                size += output_size_of(encoder)
                 self.encoders.append(encoder)  # type: ignore[arg-type]  # the contract leaves nn.Module unsaid
         widths = [config.hidden_size] * config.encoder_extra_fc_layers
         self.layers = fully_connected(size, widths, config)

@@ -36,6 +36,7 @@ class SamplingConfig:
         "up to 1000 or one whole episode, for no longer than this many seconds. Actor i of n may spend i/n of them, so "
         "the first samples at once. 0: every episode begins at its beginning",
         minimum=0.0,
+        maximum=86_400.0,
     )
     decorrelate_envs_on_one_worker: bool = option(
         True,
@@ -44,8 +45,9 @@ class SamplingConfig:
     reset_timeout_seconds: float = option(
         120.0,
         "How long the check before the start may take, and an actor to build or to reset one environment at the start, "
-        "or to build one anew, before it is replaced",
+        "or to build one anew, before it is replaced; inf: no limit",
         minimum=1.0,
+        may_be_infinite=True,
     )
     max_env_rebuilds: int = option(
         10,

@@ -15,7 +15,9 @@ CONFIG_FILE = "config.json"  # in the experiment's folder
 _NVIDIA_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda|cuda:\d+")
 _UNFIT_FOR_A_FOLDER = re.compile(r"[^\w.+=@,-]")
-_MAX_NAME_BYTES = 200  # of 255 that file systems allow; a run moved aside gets a longer name
+_MAX_PART_BYTES = 255  # of a path, on the usual file systems
+_MAX_NAME_BYTES = 200  # a run that is moved aside gets a longer name
+_MAX_FOLDER_BYTES = 3800  # of 4096 that a path may have; files lie below
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,12 @@ class RunConfig:
     train_for_env_steps: int = option(
         10_000_000_000, "End after this many environment frames, over all resumes", minimum=0
     )
-    train_for_seconds: float = option(1e10, "End after this many seconds, summed over all resumes", minimum=0.0)
-    save_every_sec: float = option(120.0, "Seconds between checkpoints", minimum=0.0)
+    train_for_seconds: float = option(
+        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.0, may_be_infinite=True
+    )
+    save_every_sec: float = option(
+        120.0, "Seconds between checkpoints; inf: only at the end", minimum=0.0, may_be_infinite=True
+    )
     keep_checkpoints: int = option(3, "How many of the newest checkpoints stay on disk", minimum=1)
     save_milestones_sec: float = option(
         -1.0, "Seconds between checkpoints that are kept for good, in milestones/. -1: none", minimum=-1.0
@@ -65,6 +71,10 @@ class RunConfig:
         """The experiment's folder."""
         return Path(self.train_dir).expanduser() / self.experiments_root / self.experiment
 
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where a policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{policy}"
+
     def neighbours(self) -> str:
         """For the message that this experiment does not exist: the ones beside it."""
         beside = self.folder.parent
@@ -79,11 +89,16 @@ class RunConfig:
         Raises:
             ConfigError: the message names the nearest value that works.
         """
+        _check_train_dir(self.train_dir)
         _check_name("experiment", self.experiment)
         for part in self.experiments_root.split("/") if self.experiments_root else []:
             _check_name("experiments_root", part)
-        if not self.train_dir:
-            raise ConfigError("train_dir is empty; nearest: ./train_dir")
+        length = len(os.fsencode(self.folder.absolute()))
+        if length > _MAX_FOLDER_BYTES:
+            raise ConfigError(
+                f"the experiment's folder has a path of {length} bytes, at most {_MAX_FOLDER_BYTES} can be used; type "
+                "a shorter --train_dir or --experiments_root"
+            )
         if not _DEVICE.fullmatch(self.device):
             raise ConfigError(f"device={self.device!r} is unknown; allowed: auto, cpu, gpu, cuda:N such as cuda:0")
 
@@ -94,7 +109,10 @@ class RunConfig:
             ConfigError: the message names the nearest value that works.
         """
         torch_device(self.device)
-        existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        try:
+            existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        except OSError as error:
+            raise ConfigError(f"{self.folder} cannot be used: {error}; type another --train_dir") from error
         if not existing.is_dir():
             raise ConfigError(f"{self.folder} cannot be made: {existing} is a file; type another --train_dir")
         if not os.access(existing, os.W_OK | os.X_OK):
@@ -144,6 +162,20 @@ def _torch_is_built_for_cuda() -> bool:
         return False
     version = Path(found.origin).with_name("version.py")
     return re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.MULTILINE) is not None
+
+
+def _check_train_dir(train_dir: str) -> None:
+    if not train_dir:
+        raise ConfigError("train_dir is empty; nearest: ./train_dir")
+    try:
+        path = Path(train_dir).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"train_dir={train_dir!r}: there is no home folder of that user; type the whole path of a folder"
+        ) from None
+    longest = max(len(os.fsencode(part)) for part in (path.name, *path.parts))
+    if longest > _MAX_PART_BYTES:
+        raise ConfigError(f"train_dir has a part of {longest} bytes; file systems allow {_MAX_PART_BYTES}")
 
 
 def _check_name(option_name: str, name: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
+from algorithms.memory import layout
 from algorithms.memory.layout import Sizes
 from algorithms.messages import Command, PolicyRestored, Ready, Report, WorkerReady
 from algorithms.training import wiring
@@ -27,6 +28,7 @@ from algorithms.training.summaries import Budget, EventFiles, Summaries, status_
 from algorithms.training.watchdog import Watchdog
 from algorithms.workers.awake_clock import AwakeClock
 from algorithms.workers.incarnations import Limits
+from algorithms.workers.jobs import ModelJob
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from algorithms.workers.restarts import Kind, RestartLimits
 from algorithms.workers.supervisor import Supervisor
@@ -34,12 +36,14 @@ from envs.api import EnvSpec
 from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
 from utils.logs import log_to_terminal_and_file
-from utils.processes import set_title
+from utils.processes import require_file_size, set_title
 from utils.signals import SAVING, StopSignals
 
 EXIT_FAILED = 1
 STATUS_LINE_EVERY_S = 5.0
 POLL_S = 0.1
+MIN_FILE_BYTES = 64 * 2**20  # of logs, metrics and checkpoints of a small run
+MODEL_CHECK_S = 300.0  # as long as a learner may take to build the same
 # A signal must end the run within 10 s: saving and stopping share that time. A failure leaves less to wait for.
 STOP_SAMPLING_S, SAVE_S, STOP_S = 1.5, 5.0, 2.0
 STOP_AFTER_FAILURE_S = 0.4
@@ -101,6 +105,10 @@ class Driver:
         self._experiment = experiment
         self._workforce = workforce
         self._stop = stop
+        self._config = config
+        self._is_accepted = False  # options that never worked are not saved, and neither is anything made with them
+        self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
+        self._frames_before = 0
         self._saves_done = 0
         self._next_line = 0.0
         self._began = time.monotonic()
@@ -121,13 +129,16 @@ class Driver:
             self._watch()
             self._experiment.bound_logs()
             if self._all_restored():
-                self._save_if_asked()
                 self._publish_progress()
-                self.saver.maybe_save()
+                if self._is_accepted or self._has_worked():
+                    self._accept()
+                    self._save_if_asked()
+                    self.saver.maybe_save()
                 self.summaries.maybe_write()
                 self._maybe_print_line()
         if self._stop.received is not None:
             return stopped_by(self._stop)
+        self._accept()  # however small the budget was
         return self.budget.reason(self.statistics)
 
     def finished(self) -> bool:
@@ -144,7 +155,7 @@ class Driver:
         """
         for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
             self._take(report)
-        if not self._all_restored():
+        if not self._is_accepted:
             return  # nothing has been learned that is not on disk
         self.saver.save_all("latest")
         deadline = time.monotonic() + timeout_s
@@ -190,8 +201,9 @@ class Driver:
         if isinstance(report, PolicyRestored):
             self._arrays["policy_begun"][report.policy] = 1
             self._tell_restored(report)
+            self._restored_steps[report.policy] = report.train_step
             if self._all_restored():
-                self._experiment.accept()
+                self._frames_before = self.statistics.total_env_frames
                 self.saver.restore()
         elif isinstance(report, WorkerReady) and report.worker.startswith("learner-"):
             self.saver.ask_again(int(report.worker.removeprefix("learner-")))
@@ -200,6 +212,19 @@ class Driver:
 
     def _all_restored(self) -> bool:
         return bool(self._arrays["policy_begun"].all())
+
+    def _has_worked(self) -> bool:
+        """An optimizer step was taken since the start; where nothing is learned, a frame was played."""
+        if self._config.run.sampler_only:
+            return self.statistics.total_env_frames > self._frames_before
+        steps = self._arrays["train_steps"]
+        return any(int(steps[policy]) > before for policy, before in self._restored_steps.items())
+
+    def _accept(self) -> None:
+        """Let the options of this start be those of the experiment, once."""
+        if not self._is_accepted:
+            self._experiment.accept()
+            self._is_accepted = True
 
     def _save_if_asked(self) -> None:
         if self._stop.saves_requested > self._saves_done:
@@ -261,6 +286,8 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
     pad = LaunchPad([str(Path.cwd()), *sys.path])
     stop.end_at_once = lambda: _end_at_once(pad)
     try:
+        if not resolved.config.workers.serial_mode:
+            pad.import_torch()
         if script := resolve(resolved.config.env.env).family.clear_up:
             pad.clear_up_with(script)
         return _train(resolved, argv, pad, stop)
@@ -273,15 +300,19 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: 
     config = resolved.config
     try:
         checked = _probe(config, pad, stop)
+        if checked is None:
+            return stop.exit_code
+        spec = checked.spec
+        check_with_spec(config, spec)
+        sizes = wiring.sizes_of(config, spec)
+        available_mb = wiring.check_memory(config, sizes)
+        wiring.check_descriptors(sizes)
+        require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
+        _check_model(wiring.model_job(config, spec, torch_device(config.run.device), available_mb), config, pad, stop)
     except RunFailed as error:
         return _fail(str(error)) if stop.received is None else stop.exit_code
-    if checked is None:
+    if stop.received is not None:
         return stop.exit_code
-    spec = checked.spec
-    check_with_spec(config, spec)
-    sizes = wiring.sizes_of(config, spec)
-    wiring.check_memory(config, sizes)
-    wiring.check_descriptors(sizes)
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
@@ -379,6 +410,22 @@ def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> Checked | 
             raise  # a traceback tells where
         raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
     return checked
+
+
+def _check_model(job: ModelJob, config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> None:
+    """Build the networks once, in a process of their own, or here where everything is.
+
+    Raises:
+        RunFailed: the process died.
+        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints.
+    """
+    if config.workers.serial_mode:
+        from algorithms.workers.model_check import check_model
+
+        check_model(job)
+    else:
+        limit, is_stopped = TimeLimit(MODEL_CHECK_S), lambda: stop.received is not None
+        pad.run_once(wiring.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
 
 
 def _fail(cause: str) -> int:

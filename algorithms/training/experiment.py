@@ -26,6 +26,7 @@ LOCK_FILE = ".lock"
 # Of each log; its predecessor may be as large. Who crashes again and again, or prints in every step, fills no disk.
 LOG_BYTES = 5_000_000
 _BOUND_LOGS_EVERY_S = 1.0
+_COMMAND_LINES_FILE = "command_lines.txt"
 _SOURCE_FOLDER = Path(__file__).resolve().parents[2]
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Experiment:
         self._lock = lock
         self.config_file = folder / CONFIG_FILE
         self.git_diff_file = folder / "git.diff"
-        self.command_lines_file = folder / "command_lines.txt"
+        self.command_lines_file = folder / _COMMAND_LINES_FILE
         self.log_dir = folder / "log"
         self.status_file = folder / "status.json"
         self.metrics_file = folder / "metrics.jsonl"
@@ -97,7 +98,10 @@ class Experiment:
         return self.log_dir / f"{worker}.txt"
 
     def accept(self) -> None:
-        """What lies here fits this start's options: they are in force from now on, also for the next resume."""
+        """This start's options work, and fit what lies here: from now on they are those that a resume begins from.
+
+        To be called before anything is saved. The options of a start that never came so far are nobody's.
+        """
         self._record[self.config_file] = self._config
         with self._trouble.survived(CONFIG_FILE):
             atomic_write_text(self.config_file, self._config)
@@ -142,9 +146,9 @@ class Experiment:
         self._record = {
             self.git_diff_file: _git_state(),
             self.command_lines_file: _text(self.command_lines_file) + started,
-            # Options that do not fit the checkpoints must not take the place of those that do; see `accept`.
-            self.config_file: _text(self.config_file) or self._config,
         }
+        if saved := _text(self.config_file):
+            self._record[self.config_file] = saved  # until `accept`
         self._write_record(list(self._record))
 
     def _write_record(self, paths: list[Path]) -> None:
@@ -211,11 +215,12 @@ def _empty(folder: Path) -> None:
     """Delete an experiment; refuses a folder that is none.
 
     Raises:
-        ConfigError: the folder holds something, but no configuration.
+        ConfigError: the folder holds something, but neither a configuration nor the record of a start.
     """
     if not _holds_anything(folder):
         return
-    if not (folder / CONFIG_FILE).exists():
+    marks = [folder / name for name in (CONFIG_FILE, _COMMAND_LINES_FILE)]
+    if not any(mark.exists() for mark in marks):
         raise ConfigError(
             f"{folder} holds no {CONFIG_FILE}, so it may not be an experiment and is not deleted; type "
             "--restart_behavior=restart to move it aside, or another --experiment"
@@ -223,9 +228,10 @@ def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name not in (LOCK_FILE, CONFIG_FILE):
+        elif path.name != LOCK_FILE and path not in marks:
             path.unlink()
-    (folder / CONFIG_FILE).unlink()  # last: until then it can be overwritten again after an interruption
+    for mark in marks:  # last: until then it can be overwritten again after an interruption
+        mark.unlink(missing_ok=True)
 
 
 def _git_state() -> str:

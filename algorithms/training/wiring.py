@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -18,7 +19,7 @@ from algorithms.specs import action_spec, observation_tensors
 from algorithms.training.experiment import Experiment
 from algorithms.workers.doorbells import Doorbell
 from algorithms.workers.incarnations import Recipe
-from algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob
+from algorithms.workers.jobs import ActorJob, LearnerJob, ModelJob, PolicyJob
 from algorithms.workers.placement import apart, beside_learner, place_actor, place_torch_worker
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from envs.api import EnvSpec
@@ -34,6 +35,7 @@ _MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 60, 350
 ACTOR = "algorithms.workers.actor_worker:ActorWorker"
 POLICY_WORKER = "algorithms.workers.policy_worker:PolicyWorker"
 LEARNER = "algorithms.workers.learner_worker:LearnerWorker"
+CHECK_MODEL = "algorithms.workers.model_check:check_model"
 
 _SEED_KINDS = ("env", "assignment", "policy_worker", "learner")
 
@@ -111,8 +113,8 @@ def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
     )
 
 
-def check_memory(config: TrainConfig, sizes: Sizes) -> None:
-    """Refuse a run that this machine's memory cannot hold.
+def check_memory(config: TrainConfig, sizes: Sizes) -> float:
+    """The MB that are left for networks; refuses a run that this machine's memory cannot hold without them.
 
     Raises:
         ConfigError: with the sizes in MB and the options to lower.
@@ -130,6 +132,7 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> None:
             f"{processes_mb:.0f} MB of processes) and {available_mb:.0f} MB are available; lower num_workers, "
             "num_envs_per_worker, rollout, batch_size, num_batches_per_iteration or num_minibatches_to_accumulate"
         )
+    return available_mb - needed_mb
 
 
 def check_descriptors(sizes: Sizes) -> None:
@@ -162,6 +165,24 @@ def wire(config: TrainConfig, sizes: Sizes) -> Wiring:
     weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.policies)]
     snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.policies)]
     return Wiring(SharedArrays.create(sizes), weights, snapshots, bells)
+
+
+def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: float) -> ModelJob:
+    """What is built once before the run starts; `available_mb`: for networks."""
+    run, policies = config.run, config.sampling.num_policies
+    model = config.model if device == "cpu" else dataclasses.replace(config.model, precision="fp32")  # any CPU has that
+    resumes = run.restart_behavior == "resume"
+    return ModelJob(
+        spec=spec,
+        model=model,
+        learning=config.learning,
+        auxiliary_options=config.auxiliary,
+        checkpoint_dirs=[run.checkpoint_dir(policy) for policy in range(policies)] if resumes else [],
+        load_kind=run.load_checkpoint_kind,
+        num_policies=policies,
+        policy_workers=config.workers.policy_workers_per_policy,
+        available_mb=available_mb,
+    )
 
 
 def actor_job(config: TrainConfig, env: ResolvedEnv, spec: EnvSpec, index: int, seeds: Seeds) -> ActorJob:

@@ -37,8 +37,9 @@ class WorkersConfig:
     heartbeat_timeout_seconds: float = option(
         60.0,
         "How long a worker may show no sign of life before it is replaced, a reset between two episodes included; "
-        "building environments and their first reset are bounded by reset_timeout_seconds instead",
+        "building environments and their first reset are bounded by reset_timeout_seconds instead; inf: no limit",
         minimum=1.0,
+        may_be_infinite=True,
     )
     max_failures_in_a_row: int = option(
         3,
@@ -64,8 +65,9 @@ class WorkersConfig:
     stall_timeout_seconds: float = option(
         300.0,
         "No environment frame or no new policy version for so long: the stacks of all processes go to their logs and "
-        "the workers that everybody waits for are replaced; when it happens again at once, the run ends",
+        "the workers that everybody waits for are replaced; when it happens again at once, the run ends; inf: never",
         minimum=1.0,
+        may_be_infinite=True,
     )
     snapshot_every_sec: float = option(
         10.0,
@@ -74,10 +76,10 @@ class WorkersConfig:
         minimum=0.0,
     )
     policy_worker_threads: int = option(
-        0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0
+        0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024
     )
     learner_threads: int = option(
-        0, "Threads that torch uses in each learner. 0: chosen from the number of cores", minimum=0
+        0, "Threads that torch uses in each learner. 0: chosen from the number of cores", minimum=0, maximum=1024
     )
 
     @property

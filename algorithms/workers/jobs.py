@@ -63,3 +63,18 @@ class LearnerJob:
     def trajectories(self) -> int:
         """Trajectories in one iteration."""
         return self.learning.batch_size * self.learning.num_batches_per_iteration // self.learning.rollout
+
+
+@dataclass
+class ModelJob:
+    """What is to be built, all of it on the CPU."""
+
+    spec: EnvSpec
+    model: ModelConfig
+    learning: LearningConfig
+    auxiliary_options: Any
+    checkpoint_dirs: list[Path]  # of every policy that goes on from one; empty: none does
+    load_kind: str
+    num_policies: int
+    policy_workers: int  # per policy
+    available_mb: float  # what else the run needs is taken off

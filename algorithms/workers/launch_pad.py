@@ -7,6 +7,7 @@ driver ends, however it ends.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -23,6 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from algorithms.workers.torch_server import TorchServer, end_forkserver, kill_and_wait
 from envs.api import UnsupportedSpaceError
 from utils import guardian, processes
 from utils.files import cut_text
@@ -37,6 +39,7 @@ CANCEL_CHECK_S = 0.1
 CLEAR_UP_S = 5.0
 # The server may have to import everything first, from a slow disk; the guardian ends at once.
 START_S, GUARDIAN_S = 120.0, 3.0
+_MAX_SOCKET_FOLDER_BYTES = 70
 
 
 class RunFailed(RuntimeError):
@@ -72,28 +75,44 @@ class LaunchPad:
         """Start both. `search_path`: folders of the user's own modules."""
         self.search_path = search_path
         self._clear_up = ""
-        # For the forkserver's socket. multiprocessing would make a folder itself, which stays when we are killed.
-        self._sockets = tempfile.mkdtemp(prefix="appo-")
+        # For the forkservers' sockets. multiprocessing would make a folder itself, which stays when we are killed.
+        self._sockets = _socket_folder()
         self.mark = Path(self._sockets).name
         """What tells this run's processes from all others, see `guardian`."""
         this_process: Any = multiprocessing.current_process()
         this_process._config["tempdir"] = self._sockets
         processes.adopt_orphans()
         processes.allow_many_descriptors()
+        processes.allow_large_files()
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(PRELOAD)
+        self._torch_server = TorchServer()
+        self._owns_tracker = _tracker_pid() is None
         with withheld_from_new_processes():
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-            self.context = multiprocessing.get_context("forkserver")
-            self.context.set_forkserver_preload(PRELOAD)
-            self._owns_tracker = _tracker_pid() is None
             resource_tracker.ensure_running()  # no process of the run
             with _in_environment(processes.MARK_VARIABLE, self.mark):
                 forkserver.ensure_running()
         assert self._guardian.stdout is not None
         self.process_group = int(self._guardian.stdout.readline())
+
+    def import_torch(self) -> None:
+        """Let a server import torch, meanwhile, for those processes that will need it."""
+        with withheld_from_new_processes(), _in_environment(processes.MARK_VARIABLE, self.mark):
+            self._torch_server.start()
+
+    def process(
+        self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str, *, uses_torch: bool = False
+    ) -> BaseProcess:
+        """A process to be started, with torch imported if it uses that and `import_torch` was called."""
+        if uses_torch and self._torch_server.pid:
+            return self._torch_server.process(target, arguments, name)
+        process: BaseProcess = self.context.Process(target=target, args=arguments, name=name)
+        return process
 
     def clear_up_with(self, script: str) -> None:
         """Let a script run when all processes have been killed, however we end; see `EnvFamily.clear_up`."""
@@ -105,33 +124,36 @@ class LaunchPad:
     @property
     def pids(self) -> set[int]:
         """Children of the driver that are no workers."""
-        server = _forkserver()
-        return {pid for pid in (self._guardian.pid, server._forkserver_pid, _tracker_pid()) if pid}
+        pids = (self._guardian.pid, _forkserver()._forkserver_pid, self._torch_server.pid, _tracker_pid())
+        return {pid for pid in pids if pid}
 
     def dead(self) -> str:
         """The name of a helper process that has ended, empty while all live."""
         if self._guardian.poll() is not None:
             return "appo guardian"
-        server = _forkserver()
-        pid = server._forkserver_pid
-        return "" if pid and processes.is_alive(pid) else "the forkserver"
+        torch_pid = self._torch_server.pid
+        servers = [_forkserver()._forkserver_pid, *([torch_pid] if torch_pid else [])]
+        return "" if all(pid and processes.is_alive(pid) for pid in servers) else "the forkserver"
 
     def run_once(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str,
         arguments: tuple[Any, ...],
         limit: TimeLimit,
         is_cancelled: Callable[[], bool],
+        *,
+        uses_torch: bool = False,
     ) -> Any:
         """The result of a function that runs in a process of its own and may not take the driver with it.
 
         Nothing that it started outlives the call, and nobody but that process itself gives the result.
 
         Args:
-            function: importable by its name.
+            function: importable by its name, or "package.module:function", so that the driver need not import it.
             arguments: of the function; they travel by pickle.
             limit: how long it may take.
             is_cancelled: looked at now and then; the result is None when it holds.
+            uses_torch: see `process`.
 
         Raises:
             RunFailed: the process died, hung, or the function raised; with its traceback.
@@ -140,11 +162,11 @@ class LaunchPad:
         receiver, sender = self.context.Pipe(duplex=False)
         home = _Home(self.process_group, os.getpid(), self.mark, self.search_path)
         once = (sender, home, function, arguments)
-        child = self.context.Process(target=_run_once, args=once, name="appo probe")
+        child = self.process(_run_once, once, "appo probe", uses_torch=uses_torch)
         if not self.launch(child, is_cancelled):
             return None
         sender.close()
-        name = getattr(function, "__name__", str(function))
+        name = function.partition(":")[2] if isinstance(function, str) else function.__name__
         try:
             deadline = time.monotonic() + limit.seconds
             # Its exit counts, not the end of the pipe: a process that it forked may hold that open.
@@ -208,7 +230,8 @@ class LaunchPad:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it is stopped
             guardian_process.wait(GUARDIAN_S)
         guardian_process.stdout.close()
-        _end_forkserver()
+        for server in (_forkserver(), self._torch_server.server):
+            end_forkserver(server)
         if self._owns_tracker:
             _end_resource_tracker()
         this_process: Any = multiprocessing.current_process()
@@ -223,7 +246,24 @@ class LaunchPad:
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)
 
 
-def _run_once(sender: Any, home: _Home, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _socket_folder() -> str:
+    """A new folder whose path leaves room for the name of a socket, which systems allow about 100 bytes.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for parent in (None, "/tmp"):  # where TMPDIR says, if that is short enough
+        try:
+            folder = tempfile.mkdtemp(prefix="appo-", dir=parent)
+        except OSError as error:
+            raise ConfigError(f"no folder for temporary files can be used: {error}; set TMPDIR to one") from error
+        if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
+            return folder
+        Path(folder).rmdir()
+    raise AssertionError("a folder in /tmp has a short path")
+
+
+def _run_once(sender: Any, home: _Home, function: Callable[..., Any] | str, arguments: tuple[Any, ...]) -> None:
     leave_to_main_process()
     processes.die_with_parent(os.getppid(), heir=home.driver)
     processes.join_group(home.process_group)
@@ -234,7 +274,10 @@ def _run_once(sender: Any, home: _Home, function: Callable[..., Any], arguments:
     result, refusal, failure = None, "", ""
     own_pid = os.getpid()
     try:
-        result = function(*arguments)
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(importlib.import_module(module), name)
+        result = function(*arguments)  # type: ignore[operator]  # no text any more
     except (ConfigError, UnsupportedSpaceError) as error:
         refusal = str(error)
     except BaseException as error:  # also one that would end the process, with a code that says that all is well
@@ -279,32 +322,11 @@ def _tracker_pid() -> Any:
     return tracker._pid
 
 
-def _end_forkserver() -> None:
-    """Kill the server, which may be stopped.
-
-    Its own way to end is to wait until nobody holds a pipe any more, and a daemon that an environment left behind may
-    hold it for ever.
-    """
-    server = _forkserver()
-    if server._forkserver_pid is None:
-        return
-    _kill_and_wait(server._forkserver_pid)
-    os.close(server._forkserver_alive_fd)
-    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
-
-
 def _end_resource_tracker() -> None:
-    """The same for what watches over named shared memory, of which a run has none."""
+    """Kill what watches over named shared memory, of which a run has none; a daemon may hold its pipe."""
     tracker: Any = resource_tracker._resource_tracker
     if tracker._pid is None:
         return
     os.close(tracker._fd)
-    _kill_and_wait(tracker._pid)
+    kill_and_wait(tracker._pid)
     tracker._fd = tracker._pid = None
-
-
-def _kill_and_wait(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):  # waited for by somebody else
-        os.waitpid(child, 0)

@@ -125,7 +125,8 @@ class Supervisor:
             search_path=self._pad.search_path,
         )
         arguments = (recipe.worker_type, start, recipe.job)
-        process = self._pad.context.Process(target=run_worker, args=arguments, name=recipe.name)
+        uses_torch = kind_of(recipe, arrays.sizes) is not Kind.ACTOR
+        process = self._pad.process(run_worker, arguments, recipe.name, uses_torch=uses_torch)
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         self._pad.launch(process)

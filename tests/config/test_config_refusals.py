@@ -30,7 +30,7 @@ def spec(agents=1):
         ("--serial_mode --policy_workers_per_policy=2", "policy_workers_per_policy=2 cannot be; nearest: 1"),
         ("--actor_worker_gpus=0,x,2", "actor_worker_gpus='0,x,2' does not list GPU numbers; nearest: 0,2"),
         ("--actor_worker_gpus=-1", "actor_worker_gpus='-1' does not list GPU numbers; nearest: 0,1"),
-        ("--mlp_layers=64,x", "mlp_layers='64,x'; allowed: widths separated by commas"),
+        ("--mlp_layers=64,x", "mlp_layers='64,x'; allowed: up to 32 widths of 1 to 32768, separated by commas"),
         ("--experiment=a/b", "experiment='a/b' is no name of a folder; nearest: a_b; folders .*experiments_root"),
         ("--experiment=..", "experiment='..' is no name of a folder; nearest: default_experiment"),
         ("--experiment=", "experiment='' is no name of a folder; nearest: default_experiment"),
@@ -38,6 +38,28 @@ def spec(agents=1):
         ("--experiment=" + "x" * 300, "experiment is longer than 200 bytes; nearest: x+"),
         ("--experiments_root=../up", r"experiments_root='\.\.' is no name of a folder"),
         ("--train_dir=", r"train_dir is empty; nearest: \./train_dir"),
+        ("--train_dir=~nobody_of_this_name/x", "train_dir='~nobody_of_this_name/x': there is no home folder"),
+        ("--train_dir=/tmp/" + "x" * 300, "train_dir has a part of 300 bytes; file systems allow 255"),
+        (
+            "--train_dir=" + "/xxxxxxx" * 600,
+            "folder has a path of 48.. bytes, at most 3800 can be used; type a shorter",
+        ),
+        ("--train_dir=/tmp/\udcff", r"command line holds '--train_dir=/tmp/\\udcff', which is no text in UTF-8"),
+        ("--experiment=\udcff", r"command line holds '--experiment=\\udcff', which is no text in UTF-8"),
+        ("batch_size=2048", r"command line holds 'batch_size=2048'; did you mean --batch_size=2048\?"),
+        ("--rollout 32 foo", "command line holds 'foo', which belongs to no option"),
+        ("--learning_rate=inf", "sets learning_rate='inf'; expected a finite number"),
+        ("--learning_rate=nan", "sets learning_rate='nan'; expected a finite number"),
+        ("--learning_rate=1e30", r"sets learning_rate=1e\+30; allowed: "),
+        ("--reward_scale=inf", "sets reward_scale='inf'; expected a finite number"),
+        ("--reward_scale=1e39", r"sets reward_scale=1e\+39; allowed: "),
+        ("--gamma=nan", "sets gamma='nan'; expected a finite number"),
+        ("--rnn_num_layers=1000", r"sets rnn_num_layers=1000; allowed: \[1, 32\]"),
+        ("--encoder_extra_fc_layers=1000", "sets encoder_extra_fc_layers=1000; allowed: "),
+        ("--hidden_size=1e9", "sets hidden_size=1000000000; allowed: "),
+        ("--mlp_layers=" + ",".join("8" * 99), "allowed: up to 32 widths of 1 to 32768"),
+        ("--mlp_layers=1000000000", "mlp_layers='1000000000'; allowed: up to 32 widths"),
+        ("--learner_threads=100000", "sets learner_threads=100000; allowed: "),
         ("--device=tpu", "device='tpu' is unknown; allowed: auto, cpu, gpu, cuda:N such as cuda:0"),
         ("--device=cuda:", "device='cuda:' is unknown"),
         ("--restart_behavior=again", "restart_behavior='again'; allowed: resume, restart, overwrite"),
@@ -63,6 +85,9 @@ def test_is_refused(start, words, message):
         "--experiment=a.b-c+1",
         "--experiments_root=one/two",
         "--train_for_env_steps=1e10 --train_for_seconds=1e10",
+        "--train_for_seconds=inf --save_every_sec=inf --reward_clip=inf --ppo_clip_value=inf",
+        "--heartbeat_timeout_seconds=inf --reset_timeout_seconds=inf --stall_timeout_seconds=inf",
+        "--train_dir=~/x",
     ],
 )
 def test_what_the_refusals_recommend_is_accepted(start, words):
@@ -82,6 +107,23 @@ def test_a_folder_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file is a file; type another --train_dir"):
         resolve(["--env=sample_task", f"--train_dir={tmp_path}/file/below"])
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused(monkeypatch, tmp_path):
+    def exists(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", exists)  # root may look everywhere
+    with pytest.raises(ConfigError, match=r"run cannot be used: .*Permission denied.*; type another --train_dir"):
+        resolve(["--env=sample_task", f"--train_dir={tmp_path}", "--experiment=run"])
+
+
+def test_a_working_directory_that_was_deleted_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    with pytest.raises(ConfigError, match="the working directory does not exist any more; cd to one that does"):
+        resolve(["--env=sample_task", f"--train_dir={tmp_path}"])
 
 
 def test_a_folder_without_permission_is_refused(start, tmp_path, monkeypatch):

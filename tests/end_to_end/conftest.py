@@ -127,6 +127,8 @@ def _title(process: psutil.Process) -> str:
     words = process.cmdline()
     if any("guardian.py" in word for word in words):
         return "guardian"
+    if any("main(" in word and "'torch'" in word for word in words):
+        return "torch server"
     match = re.search(r"multiprocessing\.(\w+) import", " ".join(words))
     return match.group(1) if match else " ".join(words).strip()
 

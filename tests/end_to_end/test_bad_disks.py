@@ -97,7 +97,7 @@ def test_options_of_another_network_are_refused_and_those_of_the_experiment_stay
     before = {path: path.read_bytes() for path in kept}
     for mode in ("--serial_mode=False", "--serial_mode=True"):
         wrong = start("--mlp_layers=32,32", "--train_for_env_steps=9000", mode)
-        assert wrong.end() == 1
+        assert wrong.end() == 2
         last_line = wrong.output.strip().splitlines()[-1]
         assert "is of another network" in last_line and "--mlp_layers" in last_line
         assert {path: path.read_bytes() for path in [kept[0], *run.folder.rglob("*.pth")]} == before

@@ -160,14 +160,14 @@ def test_a_checkpoint_cut_in_half_is_passed_over_with_a_warning(start):
     assert newest.exists() or (newest.parent / "superseded" / newest.name).exists()
 
 
-def test_no_readable_checkpoint_ends_the_run_and_deletes_nothing(start):
+def test_no_readable_checkpoint_is_refused_and_nothing_is_deleted(start):
     run = start(*SMALL, "--train_for_env_steps=5000")
     assert run.end() == 0, run.output
     files = sorted((run.folder / "checkpoint_p0").glob("*.pth"))
     for path in files:
         path.write_bytes(b"")
     resumed = start("--train_for_env_steps=30000")
-    assert resumed.end() == 1
+    assert resumed.end() == 2
     assert "no checkpoint in" in resumed.output.strip().splitlines()[-1]
     assert sorted((run.folder / "checkpoint_p0").glob("*.pth")) == files
 

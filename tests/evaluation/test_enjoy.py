@@ -191,6 +191,28 @@ def test_another_network_than_trained_is_refused(experiment, capsys):
     assert "another network" in told and "size mismatch" in told
 
 
+@pytest.mark.parametrize(
+    "word, told",
+    [
+        ("--fps=1e-9", "fps=1e-09 is slower than a picture every ten seconds; nearest: 0.1"),
+        ("--fps=inf", "fps='inf'; expected a finite number"),
+        ("--fps=1e9", "fps=1000000000.0; allowed: "),
+        ("fps=5", "holds 'fps=5'; did you mean --fps=5?"),
+        ("--train_dir=~nobody_of_this_name", "there is no home folder of that user"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(experiment, capsys, word, told):
+    place, _ = experiment("CartPole-v1")
+    assert told in refused(capsys, *place, word)
+
+
+def test_the_slowest_and_the_fastest_pace_give_a_video(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    for fps in ("0.1", "10000"):
+        assert enjoy(*place, "--save_video", "--max_num_frames=3", f"--fps={fps}") == 0, capsys.readouterr().err
+    assert len(list((folder / "videos").iterdir())) == 2
+
+
 def test_a_policy_that_does_not_exist_is_refused(experiment, capsys):
     place, _ = experiment("CartPole-v1")
     assert "policy_index=1" in refused(capsys, *place, "--policy_index=1")

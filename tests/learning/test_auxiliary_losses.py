@@ -130,3 +130,26 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name):
 def test_a_module_without_a_loss_is_refused():
     with pytest.raises(ConfigError, match="must define LOSS"):
         load("importlib.util")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_that_is_installed", "cannot be imported: ModuleNotFoundError: No module named 'nothing_that"),
+        ("LOSS = = 3", "cannot be imported: SyntaxError: invalid syntax"),
+        ("LOSS = 3", r"must define LOSS = AuxiliaryLoss\("),
+        (
+            "from algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, print)",
+            "a dataclass of options",
+        ),
+        ("from algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, None)", "must define LOSS"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_refused_in_words(tmp_path, monkeypatch, text, told):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("my_losses", "my_losses.broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "my_losses").mkdir()
+    (tmp_path / "my_losses" / "broken.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"auxiliary_loss='my_losses.broken'.* " + told):
+        load("my_losses.broken")

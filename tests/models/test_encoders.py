@@ -124,6 +124,24 @@ def test_an_unknown_encoder_is_refused(name):
         find_encoder(name)
 
 
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("import nothing_that_is_installed", "ModuleNotFoundError: No module named 'nothing_that_is_installed'"),
+        ("Encoder = = 3", "SyntaxError: invalid syntax"),
+        ("raise SystemError('not today')", "SystemError: not today"),
+        ("Encoder = 3", "needs a class attribute kind"),
+        ("class Encoder: kind = 'vector'", "and a class attribute minimum_size"),
+    ],
+)
+def test_a_module_that_is_no_encoder_s_is_refused(tmp_path, monkeypatch, text, told):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "brought_along", raising=False)
+    (tmp_path / "brought_along.py").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        find_encoder("brought_along:Encoder")
+
+
 def test_a_registered_encoder_is_used_and_listed(registered):
     model = build_actor_critic(ModelConfig(encoder=registered, use_rnn=False), EnvSpec((VECTOR,), ACTIONS, 1))
     assert any(isinstance(module, Halves) for module in model.modules())

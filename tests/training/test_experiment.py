@@ -24,6 +24,15 @@ def resolved(tmp_path, *words):
 
 
 def open_and_close(tmp_path, *words):
+    """A start that works."""
+    experiment = Experiment.open(resolved(tmp_path, *words), ARGV)
+    experiment.accept()
+    experiment.close()
+    return experiment
+
+
+def start_in_vain(tmp_path, *words):
+    """A start that ends before it trains."""
     experiment = Experiment.open(resolved(tmp_path, *words), ARGV)
     experiment.close()
     return experiment
@@ -32,7 +41,8 @@ def open_and_close(tmp_path, *words):
 def test_a_new_experiment_has_its_folders_and_its_record(tmp_path):
     config = resolved(tmp_path, "--num_policies=2", "--gamma=0.5")
     experiment = Experiment.open(config, ARGV)
-    assert experiment.folder == tmp_path / "first"
+    assert experiment.folder == tmp_path / "first" and not experiment.config_file.exists()
+    experiment.accept()
     assert from_json(experiment.config_file.read_text()) == config.config
     assert "gamma" in json.loads(experiment.config_file.read_text())["typed"]
     assert experiment.command_lines_file.read_text().endswith("  train_appo.py '--experiment=a b'\n")
@@ -55,7 +65,7 @@ def test_resume_keeps_what_is_there_and_records_the_new_start(tmp_path):
     first = open_and_close(tmp_path, "--gamma=0.5")
     (first.folder / "checkpoint_p0" / "kept").touch()
     first.summary_file.touch()
-    second = open_and_close(tmp_path, "--learning_rate=0.5")
+    second = start_in_vain(tmp_path, "--learning_rate=0.5")
     assert from_json(second.config_file.read_text()).learning.learning_rate != 0.5  # it may not fit what is there
     second.accept()
     assert (first.folder / "checkpoint_p0" / "kept").exists()
@@ -184,6 +194,7 @@ def test_what_vanishes_is_made_again_locked_and_can_be_resumed(tmp_path, caplog)
 
 def test_only_what_is_missing_is_written_again(tmp_path):
     experiment = Experiment.open(resolved(tmp_path), ARGV)
+    experiment.accept()
     experiment.git_diff_file.write_text("mine")
     experiment.config_file.unlink()
     experiment.mend()
@@ -201,6 +212,8 @@ def test_a_folder_that_cannot_be_made_again_is_told_once_and_tried_again(tmp_pat
     assert "first could not be written" in record.getMessage() and "goes on without it" in record.getMessage()
     experiment.folder.unlink()
     experiment.mend()
+    assert experiment.command_lines_file.exists() and not experiment.config_file.exists()
+    experiment.accept()
     assert experiment.config_file.exists()
     experiment.close()
 
@@ -209,6 +222,7 @@ def test_a_folder_that_another_process_made_its_own_is_left_to_it(tmp_path, capl
     mine = Experiment.open(resolved(tmp_path, "--gamma=0.5"), ARGV)
     mine.folder.rename(tmp_path / "moved")
     theirs = Experiment.open(resolved(tmp_path, "--gamma=0.25"), ARGV)
+    theirs.accept()
     (theirs.folder / "git.diff").unlink()
     mine.mend()
     assert "was taken away from this run: another process" in caplog.text
@@ -220,7 +234,7 @@ def test_a_folder_that_another_process_made_its_own_is_left_to_it(tmp_path, capl
 
 def test_options_that_were_refused_do_not_take_the_place_of_those_in_the_folder(tmp_path):
     before = open_and_close(tmp_path, "--hidden_size=32").config_file.read_text()
-    assert open_and_close(tmp_path, "--hidden_size=64").config_file.read_text() == before
+    assert start_in_vain(tmp_path, "--hidden_size=64").config_file.read_text() == before
     assert resolved(tmp_path).config.model.hidden_size == 32
 
 
@@ -244,3 +258,24 @@ def test_every_log_is_bounded_with_its_newest_part_beside_it(tmp_path, monkeypat
     shutil.rmtree(experiment.log_dir)
     clock.now += 1.0
     experiment.bound_logs()  # nothing there to bound
+
+
+def test_options_of_a_first_start_that_never_trained_are_not_what_the_next_one_begins_from(tmp_path):
+    folder = start_in_vain(tmp_path, "--hidden_size=64", "--seed=7").folder
+    assert {"command_lines.txt", "git.diff", "log"} <= {path.name for path in folder.iterdir()}
+    assert not (folder / "config.json").exists()
+    corrected = resolved(tmp_path, "--gamma=0.5")
+    assert not corrected.resumed and "hidden_size" not in corrected.typed
+    experiment = Experiment.open(corrected, ARGV)
+    assert experiment.starts == 1  # so other random numbers are drawn than the first time
+    experiment.accept()
+    assert from_json(experiment.config_file.read_text()) == corrected.config
+    experiment.close()
+
+
+@pytest.mark.parametrize("behavior", ["restart", "overwrite"])
+def test_a_start_that_never_trained_can_be_moved_aside_or_overwritten(tmp_path, behavior):
+    folder = start_in_vain(tmp_path).folder
+    (folder / "mark").touch()
+    assert open_and_close(tmp_path, f"--restart_behavior={behavior}").starts == 0
+    assert not (folder / "mark").exists()

@@ -19,6 +19,7 @@ class Engine:
     use_turbo: bool = option(False, "Blow harder")
     num_strokes: int = option(4, "Strokes per turn", minimum=2, maximum=10**9, aliases=("strokes",))
     heat: float = option(0.5, "Heat of the plug", minimum=0.0)
+    patience: float = option(5.0, "Seconds until it starts. inf: no limit", minimum=0.0, may_be_infinite=True)
     fuel: str = option("diesel", "What burns", choices=("diesel", "petrol"))
 
 
@@ -96,7 +97,7 @@ def test_lists_and_optional_values_are_text_with_commas_and_none():
     assert typed("--limit=5") == {"limit": 5}
     assert typed("--limit=None") == {"limit": None}
     assert "expected a whole number such as 100 or 1e7" in refusal("--widths=32,x")
-    assert refusal("--heat=none") == "command line sets heat=None; expected a number"
+    assert refusal("--heat=none") == "command line sets heat=None; expected a finite number"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,21 @@ def test_lists_and_optional_values_are_text_with_commas_and_none():
         (["--use-trubo"], "command line sets unknown option 'use_trubo'; did you mean use_turbo?"),
         (["--qqq=1"], "command line sets unknown option 'qqq'"),
         (["stray"], "command line holds 'stray', which belongs to no option; options are typed --name=value"),
+        (["--heat=1", "x"], "command line holds 'x', which belongs to no option; options are typed --name=value"),
+        (["--heat", "1", "strokes=8"], "command line holds 'strokes=8'; did you mean --strokes=8?"),
+        (["--use_turbo", "yes", "heat", "2"], "command line holds 'heat'; did you mean --heat?"),
+        (["num-strokes=8"], "command line holds 'num-strokes=8'; did you mean --num-strokes=8?"),
         (["--heat"], "command line sets heat without a value; type --heat=FLOAT"),
-        (["--heat=warm"], "command line sets heat='warm'; expected a number"),
-        (["--heat=nan"], "command line sets heat='nan'; expected a number"),
+        (["--heat=warm"], "command line sets heat='warm'; expected a finite number"),
+        (["--heat=nan"], "command line sets heat='nan'; expected a finite number"),
+        (["--heat=inf"], "command line sets heat='inf'; expected a finite number"),
+        (["--heat=-Infinity"], "command line sets heat='-Infinity'; expected a finite number"),
+        (["--heat=1e999"], "command line sets heat='1e999'; expected a finite number"),
+        (["--patience=nan"], "command line sets patience='nan'; expected a number"),
+        (["--patience=-inf"], "command line sets patience=-inf; allowed: [0.0, None]"),
+        (["--color=\udcff"], "command line sets color='\\udcff'; expected text in UTF-8"),
+        (["--\udcff=1"], "command line sets unknown option '\\udcff'"),
+        (["\udcff"], "command line holds '\\udcff', which belongs to no option; options are typed --name=value"),
         (["--use_turbo=maybe"], "command line sets use_turbo='maybe'; expected True or False"),
         (["--num_strokes=1"], "command line sets num_strokes=1; allowed: [2, 1000000000]"),
         (["--fuel=water"], "command line sets fuel='water'; allowed: diesel, petrol"),
@@ -164,15 +177,17 @@ def test_a_layer_is_checked_in_the_same_words_as_the_command_line():
     checked = check_layer({"num_strokes": 8.0, "heat": 1, "widths": [1, 2], "limit": None}, options, "config.json")
     assert checked == {"num_strokes": 8, "heat": 1.0, "widths": (1, 2), "limit": None}
     assert [type(checked[name]) for name in ("num_strokes", "heat")] == [int, float]
-    assert check_layer({"strokes": 6, "heat": "inf"}, options, "x") == {"num_strokes": 6, "heat": math.inf}
+    assert check_layer({"strokes": 6, "patience": "inf"}, options, "x") == {"num_strokes": 6, "patience": math.inf}
     for values, message in [
         ({"lr": 1}, "config.json sets unknown option 'lr'"),
         ({"num_strokes": True}, "config.json sets num_strokes=True; expected a whole number such as 100 or 1e7"),
         ({"use_turbo": 1}, "config.json sets use_turbo=1; expected True or False"),
         ({"color": 3}, "config.json sets color=3; expected text"),
+        ({"color": "\ud800"}, "config.json sets color='\\ud800'; expected text in UTF-8"),
+        ({"heat": math.inf}, "config.json sets heat=inf; expected a finite number"),
         ({"widths": 3}, "config.json sets widths=3; expected a whole number such as 100 or 1e7, or several with"),
         ({"heat": -1}, "config.json sets heat=-1.0; allowed: [0.0, None]"),
-        ({"heat": [1]}, "config.json sets heat=[1]; expected a number"),
+        ({"heat": [1]}, "config.json sets heat=[1]; expected a finite number"),
     ]:
         with pytest.raises(ConfigError) as caught:
             check_layer(values, options, "config.json")
@@ -190,4 +205,5 @@ def test_values_are_shown_as_a_user_would_type_them():
 def test_the_reference_page_has_every_option_with_default_and_limits():
     page = reference_page(GROUPS, "make docs")
     assert "| `--num_strokes`, `--strokes` | `4` | at least 2, at most 1e9 | Strokes per turn |" in page
-    assert page.count("| `--") == 7
+    assert page.count("| `--") == 8
+    assert "| `--patience` | `5` | at least 0, or inf |" in page

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,27 @@ def test_a_process_outlives_its_terminal(tmp_path):
     child.stdout.close()
     assert child.wait(30) == 0
     assert (tmp_path / "log.txt").read_text().count("said to nobody") == 3
+
+
+@pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}])
+def test_warnings_and_errors_in_the_terminal_carry_their_level(tmp_path, colour):
+    code = """
+        import logging, pathlib, sys
+        from utils.logs import log_to_terminal_and_file
+        log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
+        logging.info("all is well")
+        logging.warning("actor-01 [bold]was killed[/bold]")
+        logging.error("run failed: %s", "no cartridge")
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log.txt")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=os.environ | colour)
+    assert ("\x1b[" in done.stderr) == bool(colour)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)
+    assert re.sub(r"^\d\d:\d\d:\d\d ", "", plain, flags=re.MULTILINE).splitlines() == [
+        "all is well",
+        "WARNING actor-01 [bold]was killed[/bold]",
+        "ERROR run failed: no cartridge",
+    ]
 
 
 def test_a_terminal_on_a_full_disk_ends_nothing(tmp_path):

@@ -298,3 +298,28 @@ def test_a_process_moves_with_its_threads_and_descendants(start):
     places = [os.sched_getaffinity(int(task)) for task in (child.pid, thread, grandchild)]
     os.kill(int(grandchild), signal.SIGKILL)
     assert places == [{core}] * 3
+
+
+PRINTS = """
+import os, sys
+from utils.processes import keep_standard_streams
+keep_standard_streams()
+print("said \\udcff", flush=True)
+print("complained", file=sys.stderr)
+opened = os.open(os.devnull, os.O_RDONLY)
+os.write(int(sys.argv[1]), f"{opened > 2} {sys.stdout.isatty()}".encode())
+"""
+
+
+@pytest.mark.parametrize(
+    "redirection", ["", ">&-", "2>&-", "<&- >&- 2>&-", "> /dev/full", "> /dev/full 2> /dev/full", "| true"]
+)
+def test_a_process_prints_whatever_became_of_its_streams(redirection, tmp_path):
+    """Closed streams also leave their numbers to the next file that is opened, which then gets what is printed."""
+    told = tmp_path / "told"
+    shell = f"exec 7> {told}; set -o pipefail; {sys.executable} -c '{PRINTS}' 7 {redirection}"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, told.read_text()) == (0, "True False"), done.stderr
+    assert done.stderr.replace("complained\n", "") == ""
+    if not redirection:
+        assert (done.stdout, done.stderr) == ("said \\udcff\n", "complained\n")

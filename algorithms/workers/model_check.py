@@ -1,0 +1,146 @@
+"""Builds the networks of a run once before it starts: what cannot be built, or cannot act, is refused before that.
+
+Runs in a process of its own, which has torch, as the driver has not. The learners build theirs anew.
+
+Shape letters:  N = agent rows,  T = time steps.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithms import checkpoints
+from algorithms.learning.learner import Learner
+from algorithms.models.actor_critic import ActorCritic, Trunk, build_actor_critic
+from algorithms.models.inference import PolicyInference
+from algorithms.models.observation_encoder import encoded_leaves
+from algorithms.specs import action_spec
+from algorithms.workers.jobs import ModelJob
+from envs.api import EnvSpec
+from utils.options import ConfigError
+from utils.processes import require_file_size
+
+_ROWS, _STEPS = 2, 2
+_BYTES = 4
+_COPIES_PER_SNAPSHOT = 2 * 3  # two halves, each with both moments of the gradient
+# Of what a policy needs: in its learner the weights, their gradient and two moments of it; two halves of what it
+# publishes; its snapshot; a checkpoint that is being written.
+_COPIES_PER_POLICY = 4 + 2 + _COPIES_PER_SNAPSHOT + 3
+_COPIES_PER_POLICY_WORKER = 2  # as they were received, and as the layers multiply with them
+
+
+def check_model(job: ModelJob) -> None:
+    """Build, act, unroll; compare with the checkpoints that the run would go on from.
+
+    Raises:
+        ConfigError: it cannot be; in one line.
+    """
+    with torch.random.fork_rng(devices=[]):  # where this is the process that trains, it begins as if nothing had been
+        _require_room(job)
+        with _explained("built"):
+            model = build_actor_critic(job.model, job.spec)
+        _check_encoders(model)
+        with _explained("trained"):
+            Learner(
+                model,
+                job.learning,
+                "cpu",
+                action_spec=action_spec(job.spec),
+                auxiliary_options=job.auxiliary_options,
+            )
+        observations = _observations(job.spec)
+        with _explained("unrolled over time"), torch.no_grad():
+            state = torch.zeros(_ROWS, model.state_size)
+            fresh = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
+            model.unroll({name: torch.stack([value] * _STEPS) for name, value in observations.items()}, state, fresh)
+        own = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
+        with _explained("used to act"):
+            inference = PolicyInference(model, _ROWS, "cpu", seed=0)
+            inference.act(torch.arange(_ROWS), observations, torch.ones(_ROWS, dtype=torch.uint8))
+        for folder in job.checkpoint_dirs:
+            _check_checkpoint(folder, job.load_kind, own)
+
+
+def _require_room(job: ModelJob) -> None:
+    """Refuse weights that do not fit into memory, before there are any."""
+    try:
+        with torch.device("meta"):
+            trunk = Trunk(encoded_leaves(job.spec.observations), job.model)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit):  # of a user's encoder, maybe only of tensors without numbers: building it tells
+        return
+    trunks = 1 if job.model.actor_critic_share_weights else 2
+    heads = trunk.output_size * (action_spec(job.spec).num_parameters + 1)
+    numbers = trunks * sum(tensor.numel() for tensor in trunk.state_dict().values()) + heads
+    copies = job.num_policies * (_COPIES_PER_POLICY + job.policy_workers * _COPIES_PER_POLICY_WORKER)
+    needed_mb = numbers * _BYTES * copies / 1e6
+    if needed_mb > job.available_mb:
+        raise ConfigError(
+            f"this run needs about {needed_mb:.0f} MB of networks, {copies} times {numbers / 1e6:.0f} million numbers, "
+            f"and {job.available_mb:.0f} MB are available beside its rollouts and processes; lower hidden_size, "
+            "rnn_num_layers, mlp_layers or num_policies"
+        )
+    require_file_size(numbers * _BYTES * _COPIES_PER_SNAPSHOT)
+
+
+def _check_encoders(model: ActorCritic) -> None:
+    """Let each encoder be asked, from now on, whether it gives what it says."""
+    for trunk in model.trunks:
+        for encoder in trunk.encoder.encoders:
+            encoder.register_forward_hook(_require_output_size)
+
+
+def _require_output_size(encoder: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+    expected = (len(inputs[0]), encoder.output_size)
+    shape = tuple(getattr(output, "shape", ()))
+    if shape != expected:
+        name = f"{type(encoder).__module__}:{type(encoder).__qualname__}"
+        raise ConfigError(
+            f"encoder={name!r} gave {shape} for {expected[0]} rows; expected {expected}, as its output_size says"
+        )
+
+
+def _observations(spec: EnvSpec) -> dict[str, Tensor]:
+    """Zeros [N, ...] as a policy worker gathers them, images with their channels last; masks allow everything."""
+    observations = {}
+    for leaf in spec.observations:
+        if leaf.kind == "image":
+            channels, height, width = leaf.shape
+            image = torch.from_numpy(np.zeros((_ROWS, height, width, channels), leaf.dtype))
+            observations[leaf.name] = image.permute(0, 3, 1, 2)
+        else:
+            observations[leaf.name] = torch.from_numpy(np.full((_ROWS, *leaf.shape), leaf.kind == "mask", leaf.dtype))
+    return observations
+
+
+def _check_checkpoint(folder: Path, kind: str, own: dict[str, Tensor]) -> None:
+    try:
+        found = checkpoints.load_newest_valid(folder, kind)
+        if found is not None:
+            checkpoints.require_fit(found, own)
+    except checkpoints.CheckpointError as error:
+        raise ConfigError(str(error)) from error
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Whatever a user's own encoder raises, in one line that says where."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"the network of these options cannot be {what}: {told} ({Path(frame.filename).name}, line {frame.lineno})"
+        ) from error

@@ -1,0 +1,97 @@
+"""A second forkserver, which has imported torch: whoever computes with it is forked in milliseconds.
+
+Importing torch takes more than a second of CPU time. Here it is imported once, while the environment is being probed,
+instead of once by every policy worker and learner, and by each that replaces one; and its 200 MB are shared. The server
+itself computes nothing, starts no thread and touches no CUDA, so its children may.
+
+multiprocessing knows one forkserver per process, in a module variable; this is another object of the same class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import forkserver, popen_forkserver
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PRELOAD = [
+    "torch",
+    "faster_fifo",
+    "setproctitle",
+    "algorithms.workers.learner_worker",
+    "algorithms.workers.policy_worker",
+    "algorithms.workers.model_check",
+]
+
+
+class TorchServer:
+    """Forks processes that need not import torch."""
+
+    def __init__(self) -> None:
+        """Not started yet."""
+        self.server: Any = forkserver.ForkServer()
+        self.server.set_forkserver_preload(PRELOAD)
+
+    @property
+    def pid(self) -> int:
+        """Of the server; 0 before it is started."""
+        return self.server._forkserver_pid or 0
+
+    def start(self) -> None:
+        """Let the server import torch; returns at once."""
+        self.server.ensure_running()
+
+    def process(self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> BaseProcess:
+        """A process to be started, as `multiprocessing.Process` makes it."""
+        return _TorchProcess(self.server, target=target, args=arguments, name=name)
+
+
+def end_forkserver(server: Any) -> None:
+    """Kill a server, which may be stopped, or import.
+
+    Its own way to end is to wait until nobody holds a pipe any more, and a daemon that an environment left behind may
+    hold it for ever.
+    """
+    if server._forkserver_pid is None:
+        return
+    kill_and_wait(server._forkserver_pid)
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+
+
+def kill_and_wait(child: int) -> None:
+    """End a child of this process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # waited for by somebody else
+        os.waitpid(child, 0)
+
+
+class _TorchProcess(ForkServerProcess):
+    """Asks its own server for a process, not the one of the module."""
+
+    def __init__(self, server: Any, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._server = server
+
+    def _Popen(self, process: Any) -> Any:  # type: ignore[override]  # noqa: N802
+        server = self.__dict__.pop("_server")  # this object travels to the new process, which has no use for it
+        return _Popen(process, server)
+
+
+class _Popen(popen_forkserver.Popen):
+    def __init__(self, process: Any, server: Any) -> None:
+        self._server = server
+        super().__init__(process)
+
+    def _launch(self, process: Any) -> None:
+        usual = forkserver.connect_to_new_process
+        forkserver.connect_to_new_process = self._server.connect_to_new_process
+        try:
+            super()._launch(process)  # type: ignore[misc]
+        finally:
+            forkserver.connect_to_new_process = usual
