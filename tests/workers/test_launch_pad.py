@@ -184,3 +184,41 @@ def test_helpers_are_known_and_alive(pad):
 )
 def test_an_exit_code_is_put_into_words(code, words):
     assert describe_exit(code) == words
+
+
+# A driver whose processes may use torch; it prints what they found.
+WITH_TORCH = """
+import os, pathlib, signal, sys, time
+from algorithms.workers.launch_pad import LaunchPad
+from tests.workers.conftest import is_alive
+from tests.workers.worker_processes import torch_and_parent
+
+def run(uses_torch):
+    return pad.run_once("tests.workers.worker_processes:torch_and_parent", (), 60.0, bool, uses_torch=uses_torch)
+
+pad = LaunchPad([str(pathlib.Path.cwd())])
+helpers = pad.pids
+before = run(uses_torch=True)  # there is no server that has imported it
+pad.import_torch()
+(server,) = pad.pids - helpers
+with_torch, without = run(uses_torch=True), run(uses_torch=False)
+print(before[0], before[1] in helpers, with_torch == (True, server), without == before, pad.dead() == "")
+os.kill(server, signal.SIGKILL)
+while is_alive(server):
+    time.sleep(0.01)
+print(pad.dead())
+pad._torch_server.kill()
+pad.import_torch()
+(server,) = pad.pids - helpers
+began = time.monotonic()
+pad.kill_everything()
+print(time.monotonic() - began < 1.0, is_alive(server))
+"""
+
+
+def test_processes_that_use_torch_are_forked_from_a_server_that_has_imported_it_and_ends_at_once():
+    """An end in the middle of the import does not wait for it, which takes longer than a second on one of two cores."""
+    command = [sys.executable, "-c", WITH_TORCH]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    expected = ["False True True True True", "the forkserver", "True False"]
+    assert done.stdout.splitlines() == expected, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,11 @@ def die(code: int) -> None:
 
 def own_pid() -> int:
     return os.getpid()
+
+
+def torch_and_parent() -> tuple[bool, int]:
+    """Whether this process has torch, and who forked it."""
+    return "torch" in sys.modules, os.getppid()
 
 
 def refuse() -> None:
