@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
 
     try:
         resolved = resolve(argv[1:])
-        from algorithms.training.driver import train
+        from algorithms.training.session import train
 
         return train(resolved, argv, stop)
     except ConfigError as error:

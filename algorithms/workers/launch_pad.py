@@ -131,9 +131,10 @@ class LaunchPad:
         """The name of a helper process that has ended, empty while all live."""
         if self._guardian.poll() is not None:
             return "appo guardian"
+        if not processes.is_alive(_forkserver()._forkserver_pid or 0):
+            return "the forkserver"
         torch_pid = self._torch_server.pid
-        servers = [_forkserver()._forkserver_pid, *([torch_pid] if torch_pid else [])]
-        return "" if all(pid and processes.is_alive(pid) for pid in servers) else "the forkserver"
+        return "the torch server" if torch_pid and not processes.is_alive(torch_pid) else ""
 
     def run_once(
         self,

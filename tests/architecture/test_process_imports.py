@@ -61,7 +61,7 @@ def test_reading_the_command_line_loads_neither_torch_nor_gymnasium(program):
 
 
 def test_the_driver_of_a_run_on_the_cpu_does_not_load_torch():
-    loaded = loaded_after("import algorithms.training.driver")
+    loaded = loaded_after("import algorithms.training.session")
     assert "faster_fifo" in loaded
     assert "torch" not in loaded
 

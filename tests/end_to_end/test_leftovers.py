@@ -125,7 +125,7 @@ def test_what_the_run_did_not_start_survives_it(start):
         other.kill()
 
 
-@pytest.mark.parametrize("helper", ["forkserver", "guardian"])
+@pytest.mark.parametrize("helper", ["forkserver", "torch server", "guardian"])
 def test_a_signal_ends_a_run_whose_helpers_are_stopped(start, helper):
     run = start(*SMALL)
     run.wait_for_training(frames=3000)

@@ -1,0 +1,204 @@
+"""One start of training, from an accepted command line to an exit code: what is checked, made, followed and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
+from algorithms.memory import layout
+from algorithms.memory.layout import Sizes
+from algorithms.training import wiring
+from algorithms.training.config import torch_device
+from algorithms.training.driver import Driver, Workforce, stopped_by
+from algorithms.training.experiment import Experiment
+from algorithms.training.summaries import status_line
+from algorithms.workers.incarnations import Limits
+from algorithms.workers.jobs import ModelJob
+from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
+from algorithms.workers.restarts import RestartLimits
+from algorithms.workers.supervisor import Supervisor
+from envs.api import EnvSpec
+from envs.preflight import Checked, check_environment
+from envs.registry import probe, resolve
+from utils.logs import log_to_terminal_and_file
+from utils.processes import require_file_size, set_title
+from utils.signals import StopSignals
+
+EXIT_FAILED = 1
+MIN_FILE_BYTES = 64 * 2**20  # of logs, metrics and checkpoints of a small run
+MODEL_CHECK_S = 300.0  # as long as a learner may take to build the same
+STOP_S, STOP_AFTER_FAILURE_S = 2.0, 0.4
+
+log = logging.getLogger(__name__)
+
+
+def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> int:
+    """Run an accepted configuration to its end; the exit code.
+
+    Raises:
+        ConfigError: the environment, or this machine, refuses it; nothing was written.
+    """
+    set_title("appo driver")
+    pad = LaunchPad([str(Path.cwd()), *sys.path])
+    stop.end_at_once = lambda: _end_at_once(pad)
+    try:
+        if not resolved.config.workers.serial_mode:
+            pad.import_torch()
+        if script := resolve(resolved.config.env.env).family.clear_up:
+            pad.clear_up_with(script)
+        return _train(resolved, argv, pad, stop)
+    finally:
+        pad.kill_everything()
+        stop.restore()
+
+
+def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
+    config = resolved.config
+    try:
+        checked = _probe(config, pad, stop)
+        if checked is None:
+            return stop.exit_code
+        spec = checked.spec
+        check_with_spec(config, spec)
+        sizes = wiring.sizes_of(config, spec)
+        available_mb = wiring.check_memory(config, sizes)
+        wiring.check_descriptors(sizes)
+        require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
+        _check_model(wiring.model_job(config, spec, torch_device(config.run.device), available_mb), config, pad, stop)
+    except RunFailed as error:
+        return _fail(str(error)) if stop.received is None else stop.exit_code
+    if stop.received is not None:
+        return stop.exit_code
+    experiment = Experiment.open(resolved, argv)
+    try:
+        log_to_terminal_and_file(experiment.log_file("driver"))
+        for warning in checked.warnings:
+            log.warning("%s", warning)
+        print_origins(resolved)
+        return _drive(config, spec, sizes, experiment, pad, stop)
+    finally:
+        experiment.close()
+
+
+def _drive(
+    config: TrainConfig, spec: EnvSpec, sizes: Sizes, experiment: Experiment, pad: LaunchPad, stop: StopSignals
+) -> int:
+    wires = wiring.wire(config, sizes)
+    device = torch_device(config.run.device)
+    seeds = wiring.Seeds(config.run.seed, experiment.starts)
+    workforce: Workforce
+    if config.workers.serial_mode:
+        from algorithms.training.serial import SerialWorkforce
+
+        workforce = SerialWorkforce(config, spec, wires, experiment, seeds)
+    else:
+        workforce = supervisor = Supervisor(pad, wires.arrays, wires.handle(), wires.bells, experiment.log_dir)
+        options = config.workers
+        supervisor.restarts.limits = RestartLimits(
+            options.max_failures_in_a_row,
+            options.max_setup_retries,
+            options.restart_pause_seconds,
+            options.max_quarantined_share,
+        )
+        supervisor.limits = Limits(
+            setup_s=max(300.0, config.sampling.reset_timeout_seconds),
+            reset_s=config.sampling.reset_timeout_seconds,
+            step_s=config.workers.heartbeat_timeout_seconds,
+        )
+        try:
+            for recipe in wiring.recipes(config, spec, device, experiment, seeds):
+                supervisor.start(recipe)
+        except (RunFailed, OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
+            return _fail(f"no worker can be started: {error}") if stop.received is None else stop.exit_code
+    driver = Driver(config, experiment, workforce, wires, stop)
+    if spec.reports_true_reward:
+        driver.statistics.expect_true_rewards()
+    return _follow(driver, experiment, stop)
+
+
+def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
+    failure = ""
+    try:
+        reason = driver.run()
+        driver.save()
+    except RunFailed as error:
+        failure = str(error)
+    except Exception:  # a mistake of ours in this process is no reason to lose what was learned
+        failure = traceback.format_exc()
+    if failure:
+        reason = failure
+        driver.save_after(failure)
+        if stop.received is not None and driver.is_saved:  # what sent the signal may have ended workers as well
+            log.warning("%s", failure)
+            failure, reason = "", stopped_by(stop)
+    driver.end(reason, STOP_AFTER_FAILURE_S if failure else STOP_S)
+    if failure:
+        return _fail(failure)
+    if why := driver.saver.why_unsaved():  # asked for late: a slow disk had until now
+        return _fail(f"the last checkpoint could not be written: {why}")
+    log.info("%s; %s", reason, status_line(driver.statistics, driver.budget))
+    log.info("experiment folder: %s", experiment.folder)
+    return stop.exit_code
+
+
+def _probe(config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> Checked | None:
+    """What the environment looks like, found out by a process of its own; None when a signal came first.
+
+    Raises:
+        RunFailed: the environment does not start.
+        ConfigError: it cannot be trained on, or breaks the contract.
+    """
+    sampling, env = config.sampling, resolve(config.env.env)
+    limit = TimeLimit(sampling.reset_timeout_seconds, "--reset_timeout_seconds")
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
+    if not sampling.check_env:
+        spec = pad.run_once(probe, (env, config.family), limit, is_stopped)
+        return None if spec is None else Checked(spec, [])
+    place = pad.context.RawArray("c", 64)  # outlives the process, whatever becomes of it
+    arguments = (env, config.family, sampling.on_bad_env_data == "drop", place)
+    try:
+        checked: Checked | None = pad.run_once(check_environment, arguments, limit, is_stopped)
+    except RunFailed as error:
+        if "\n" in str(error) or not place.value:
+            raise  # a traceback tells where
+        raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
+    return checked
+
+
+def _check_model(job: ModelJob, config: TrainConfig, pad: LaunchPad, stop: StopSignals) -> None:
+    """Build the networks once, in a process of their own, or here where everything is.
+
+    Raises:
+        RunFailed: the process died.
+        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints.
+    """
+    if config.workers.serial_mode:
+        from algorithms.workers.model_check import check_model
+
+        check_model(job)
+    else:
+        limit, is_stopped = TimeLimit(MODEL_CHECK_S), lambda: stop.received is not None
+        pad.run_once(wiring.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
+
+
+def _fail(cause: str) -> int:
+    """Tell why the run failed, the cause in the last line."""
+    first, *rest = cause.strip().splitlines()
+    for line in [first, *rest[:-1]] if rest else []:
+        log.error("%s", line)
+    log.error("run failed: %s", f"{first.rstrip(':')}: {rest[-1]}" if rest else first)
+    return EXIT_FAILED
+
+
+def _end_at_once(pad: LaunchPad) -> None:
+    pad.kill_everything()
+    os._exit(128 + signal.SIGINT)
