@@ -44,25 +44,29 @@ def main() -> None:
 
 def kill_run(group: int, mark: str) -> None:
     """Kill `run_processes` until there are none, or until a second and a half have passed."""
-    deadline = time.monotonic() + KILL_S
-    while (pids := run_processes(group, mark)) and time.monotonic() < deadline:
+    deadline, strangers = time.monotonic() + KILL_S, set[tuple[int, int]]()
+    while (pids := run_processes(group, mark, strangers)) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(ROUND_S)
 
 
-def run_processes(group: int, mark: str) -> set[int]:
+def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None = None) -> set[int]:
     """Processes that run, belong to the group or bear the mark, and all below them; without the caller.
 
-    Empty where the system has no /proc.
+    Empty where the system has no /proc. `strangers`, (pid, time of its start) of those without the mark, is added to: a
+    second look at them would cost as much as the first, and find nothing.
     """
+    strangers = set() if strangers is None else strangers
     children: dict[int, list[int]] = {}
     members = []
-    for pid, parent, group_of in _processes():
+    for pid, parent, group_of, started in _processes():
         children.setdefault(parent, []).append(pid)
-        if group_of == group or bears(pid, mark):
+        if group_of == group or ((pid, started) not in strangers and bears(pid, mark)):
             members.append(pid)
+        else:
+            strangers.add((pid, started))
     found: set[int] = set()
     while members:
         pid = members.pop()
@@ -77,15 +81,15 @@ def bears(pid: int, mark: str) -> bool:
     return bool(mark) and any(mark.encode() in _content(f"/proc/{pid}/{name}") for name in ("environ", "maps"))
 
 
-def _processes() -> list[tuple[int, int, int]]:
-    """(pid, parent, process group) of every process that has not ended."""
+def _processes() -> list[tuple[int, int, int, int]]:
+    """(pid, parent, process group, time of its start) of every process that has not ended."""
     found = []
     with contextlib.suppress(OSError):
         for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
             # The title, in brackets, may hold anything.
             words = _content(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if len(words) > 2 and words[0] not in (b"Z", b"X"):
-                found.append((int(name), int(words[1]), int(words[2])))
+            if len(words) > 19 and words[0] not in (b"Z", b"X"):
+                found.append((int(name), int(words[1]), int(words[2]), int(words[19])))
     return found
 
 

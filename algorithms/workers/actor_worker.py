@@ -53,10 +53,7 @@ class ActorWorker(Worker):
         self.splits: list[EnvSplit] = []
         self._episodes: list[EpisodeFinished] = []
         self._next_report = self._next_progress = 0.0
-        job, bells = self.job, self.start.bells
-        self._bell = bells.actors[job.index]
-        self._policy_bells = [workers[job.index % len(workers)] for workers in bells.policy_workers]
-        self._learner_bells = bells.learners
+        job = self.job
         self.counters.enter(Phase.RESET)
         faults = fault_keeper(job.sampling, self.counters)
         for index in range(job.sampling.worker_num_splits):
@@ -65,7 +62,7 @@ class ActorWorker(Worker):
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
         self._retreat = Retreat(self.arrays, self.start.placement)
-        self._ring(self._policy_bells)
+        self._ring(self.bells.policy_workers)
 
     def step(self) -> None:
         """Advance every split whose actions are there; sleep when there is none."""
@@ -104,22 +101,22 @@ class ActorWorker(Worker):
         self.counters.count(Tally.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
-            self._ring(self._policy_bells)
+            self._ring(self.bells.policy_workers)
         if split.completed > completed:
             self.counters.count(Tally.ACTOR_ROLLOUTS)
-            self._ring(self._learner_bells)
+            self._ring(self.bells.learners)
 
     def _continue(self, split: EnvSplit) -> bool:
         with contextlib.nullcontext() if split.has_started else self.counters.during(Phase.RESET):
             goes_on = split.try_next_block()
         if not goes_on:
             return False
-        self._ring(self._policy_bells)
+        self._ring(self.bells.policy_workers)
         return True
 
     def _wait(self) -> None:
         self.counters.lap(Timer.ACTOR_BOOKKEEPING)
-        self._bell.wait(LONGEST_SLEEP_S)
+        self.bells.own.wait(LONGEST_SLEEP_S)
         all_wait_for_blocks = all(split.waits_for_block for split in self.splits)
         self.counters.lap(Timer.ACTOR_WAIT_BLOCK if all_wait_for_blocks else Timer.ACTOR_WAIT_POLICY)
 

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import os
 import select
+import socket
+from collections.abc import Sequence
 from multiprocessing import reduction
 from typing import Any
+
+_DESCRIPTORS_PER_MESSAGE = 200  # systems allow 253
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class SharedDescriptor:
@@ -25,18 +30,62 @@ class SharedDescriptor:
         self.descriptor = state.detach()
 
 
+class DescriptorParcel:
+    """Any number of file descriptors on their way to one child process.
+
+    A process is started with about 250 descriptors at most. These lie in a socket, of which the child receives one end.
+    Whoever packs a parcel closes it once the child has been started.
+    """
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        """Pack them; their owner keeps them open."""
+        self._count = len(descriptors)
+        near, self._far = socket.socketpair()
+        with near:
+            for start in range(0, self._count, _DESCRIPTORS_PER_MESSAGE):
+                socket.send_fds(near, [b"."], descriptors[start : start + _DESCRIPTORS_PER_MESSAGE])
+
+    def unpack(self) -> list[int]:
+        """The descriptors, in order, as those of this process; once."""
+        found: list[int] = []
+        with self._far:
+            while len(found) < self._count:
+                _, received, _, _ = socket.recv_fds(self._far, 1, _DESCRIPTORS_PER_MESSAGE, _CLOSE_ON_EXEC)
+                assert received, "the parcel holds fewer descriptors than were packed"
+                found += received
+        return found
+
+    def close(self) -> None:
+        """Give back what travels with it; a child that has been started has its own."""
+        self._far.close()
+
+    def __getstate__(self) -> Any:
+        return self._count, SharedDescriptor(self._far.fileno())
+
+    def __setstate__(self, state: Any) -> None:
+        self._count, far = state
+        self._far = socket.socket(fileno=far.descriptor)
+
+
 class Doorbell:
     """Wakes the one process that waits for it; anyone may ring."""
 
-    def __init__(self) -> None:
-        """A bell that has not rung."""
-        if hasattr(os, "eventfd"):
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        """A bell that has not rung, or another process's bell, of which these are the `descriptors`."""
+        if descriptors:
+            self._read, self._write = descriptors[0], descriptors[-1]
+        elif hasattr(os, "eventfd"):
             self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
             os.set_blocking(self._write, False)
         self._watch()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """To read and to write; one where they are the same."""
+        return list(dict.fromkeys((self._read, self._write)))
 
     def ring(self) -> None:
         """Wake the waiter, now or when it next waits."""
@@ -60,17 +109,14 @@ class Doorbell:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for descriptor in {self._read, self._write}:
+        for descriptor in self.descriptors:
             os.close(descriptor)
 
     def __getstate__(self) -> Any:
-        return SharedDescriptor(self._read), None if self._read == self._write else SharedDescriptor(self._write)
+        return [SharedDescriptor(descriptor) for descriptor in self.descriptors]
 
     def __setstate__(self, state: Any) -> None:
-        read, write = state
-        self._read = read.descriptor
-        self._write = read.descriptor if write is None else write.descriptor
-        self._watch()
+        Doorbell.__init__(self, [each.descriptor for each in state])
 
     def _watch(self) -> None:
         self._poll = select.poll()

@@ -39,7 +39,7 @@ class LearnerWorker(Worker):
         """Build the network, go on from the newest checkpoint, publish the weights to begin with."""
         torch.set_num_threads(max(1, self.start.placement.threads))
         keep_freed_memory()
-        job, bells = self.job, self.start.bells
+        job, bells = self.job, self.bells
         weights = self.start.memory.open_weights(job.policy)
         snapshot = self.start.memory.open_snapshot(job.policy)
         self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job)
@@ -48,10 +48,10 @@ class LearnerWorker(Worker):
         ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
         self.report(self._core.begin(), *self._core.pop_reports())
-        bell, awaits_batch = bells.learners[job.policy], self.arrays["awaits_batch"][job.policy : job.policy + 1]
+        bell, awaits_batch = bells.own, self.arrays["awaits_batch"][job.policy : job.policy + 1]
         self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch)
         self._next_report = 0.0
-        for bell in bells.policy_workers[job.policy]:
+        for bell in bells.policy_workers:
             bell.ring()
 
     def step(self) -> None:
@@ -89,4 +89,4 @@ class LearnerWorker(Worker):
 
     def _ring_actors(self, actors: set[int]) -> None:
         for actor in actors:
-            self.start.bells.actors[actor].ring()
+            self.bells.actors[actor].ring()

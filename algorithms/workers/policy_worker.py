@@ -40,7 +40,7 @@ class PolicyWorker(Worker):
         """Build the network. Its weights come from the learner, later."""
         torch.set_num_threads(max(1, self.start.placement.threads))
         keep_freed_memory()
-        job, sizes, bells = self.job, self.arrays.sizes, self.start.bells
+        job, sizes = self.job, self.arrays.sizes
         model = build_actor_critic(job.model, job.spec, job.device)
         # A successor draws other actions than its predecessor drew.
         seed = job.seed + self.start.generation
@@ -50,8 +50,6 @@ class PolicyWorker(Worker):
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
         # Splits whose recurrent states a predecessor has taken with it.
         self._forgotten = np.ones((sizes.actors, sizes.splits), np.bool_)
-        self._bell = bells.policy_workers[job.policy][job.index]
-        self._actor_bells = bells.actors
         self._retreat = PolicyRetreat(self.arrays, self.start.placement, job.policy)
         self._company = Company(requests)
 
@@ -65,7 +63,7 @@ class PolicyWorker(Worker):
             self._recall(slabs)
         self._core.answer(slabs)
         for actor in set(slabs.actor.tolist()):
-            self._actor_bells[actor].ring()
+            self.bells.actors[actor].ring()
 
     def _recall(self, slabs: Slabs) -> None:
         forgotten = self._forgotten[slabs.actor, slabs.split]
@@ -78,7 +76,7 @@ class PolicyWorker(Worker):
         requests = self._core.requests
         waiting = requests.count()
         if not waiting or self._core.version < 0:
-            self._bell.wait(LONGEST_SLEEP_S)
+            self.bells.own.wait(LONGEST_SLEEP_S)
             waiting = requests.count()
         self._retreat.follow()
         self._company.shares_core = self._retreat.shares_core
@@ -87,7 +85,7 @@ class PolicyWorker(Worker):
             if (left_s := deadline - time.monotonic()) <= 0:
                 self._company.give_up(waiting)
                 break
-            self._bell.wait(left_s)
+            self.bells.own.wait(left_s)
             waiting = requests.count()
         self.counters.lap(Timer.POLICY_WAIT)
 

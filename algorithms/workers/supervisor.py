@@ -50,6 +50,7 @@ from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy
 from algorithms.workers.worker import (
     DUMP_STACKS,
     Bells,
+    PackedBells,
     SharedMemoryHandle,
     WorkerStart,
     gates,
@@ -61,9 +62,8 @@ from utils.processes import kill_orphans, reap_orphans, worker_mark
 STACK_DUMP_S = 0.3
 # Who fails by an exception after a shorter life than this has failed in a row, whatever it did meanwhile.
 LONG_LIFE_S = 60.0
-# How long a forkserver that has ended may still look alive after its pipes closed.
-FORKSERVER_EXIT_S = 0.1
-KILL_S = 1.0  # how long a killed worker may still take to end
+# How long a forkserver that has ended may still look alive after its pipes closed, and a killed worker live on.
+FORKSERVER_EXIT_S, KILL_S = 0.1, 1.0
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Supervisor:
             process=recipe.process,
             generation=generation,
             memory=self._memory,
-            bells=self._bells,
+            bells=(bells := PackedBells(self._bells.needed_by(recipe.process))),
             reports=reports,
             commands=commands,
             placement=recipe.placement,
@@ -129,7 +129,8 @@ class Supervisor:
         process = self._pad.process(run_worker, arguments, recipe.name, uses_torch=uses_torch)
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
-        self._pad.launch(process)
+        with contextlib.closing(bells.parcel):
+            self._pad.launch(process)
         tallies = arrays["tallies"][recipe.process].copy()
         managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
         self._workers[recipe.name] = managed

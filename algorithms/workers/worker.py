@@ -12,7 +12,7 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faster_fifo
 
@@ -22,7 +22,7 @@ from algorithms.memory.segment import Segment
 from algorithms.memory.weights import WeightsBuffer
 from algorithms.messages import Failed, Ready, Report
 from algorithms.workers.channels import Gate, Inbox, Outbox
-from algorithms.workers.doorbells import Doorbell, SharedDescriptor
+from algorithms.workers.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
 from algorithms.workers.placement import Placement
 from utils import processes
 from utils.files import cut_text
@@ -76,6 +76,35 @@ class SharedMemoryHandle:
         return WeightsBuffer(self.snapshots[policy].descriptor)
 
 
+class WorkerBells(NamedTuple):
+    """The doorbells that one worker waits for and rings."""
+
+    own: Doorbell
+    actors: dict[int, Doorbell]  # index -> those whom the worker hands something to
+    policy_workers: list[Doorbell]
+    learners: list[Doorbell]
+
+
+class PackedBells:
+    """`WorkerBells` on their way to their worker."""
+
+    def __init__(self, bells: WorkerBells) -> None:
+        """`close` once the worker has been started."""
+        each = [bells.own, *bells.actors.values(), *bells.policy_workers, *bells.learners]
+        self._per_bell = len(bells.own.descriptors)
+        self._actors = list(bells.actors)
+        self._num_policy_workers = len(bells.policy_workers)
+        self.parcel = DescriptorParcel([descriptor for bell in each for descriptor in bell.descriptors])
+
+    def unpack(self) -> WorkerBells:
+        """The bells, in the process of the worker."""
+        found, step = self.parcel.unpack(), self._per_bell
+        own, *others = (Doorbell(found[start : start + step]) for start in range(0, len(found), step))
+        num_actors, last = len(self._actors), len(self._actors) + self._num_policy_workers
+        actors = dict(zip(self._actors, others[:num_actors], strict=True))
+        return WorkerBells(own, actors, others[num_actors:last], others[last:])
+
+
 @dataclass
 class Bells:
     """Every doorbell of a run."""
@@ -83,6 +112,19 @@ class Bells:
     actors: list[Doorbell]
     policy_workers: list[list[Doorbell]]  # per policy
     learners: list[Doorbell]  # per policy
+
+    def needed_by(self, process: int) -> WorkerBells:
+        """The bells of one worker. Processes are numbered actors first, then policy workers, then learners."""
+        per_policy = len(self.policy_workers[0])
+        if process < len(self.actors):
+            serving = [workers[process % per_policy] for workers in self.policy_workers]
+            return WorkerBells(self.actors[process], {}, serving, self.learners)
+        policy, index = divmod(process - len(self.actors), per_policy)
+        if policy < len(self.policy_workers):
+            served = {actor: self.actors[actor] for actor in range(index, len(self.actors), per_policy)}
+            return WorkerBells(self.policy_workers[policy][index], served, [], [])
+        policy = process - len(self.actors) - per_policy * len(self.policy_workers)
+        return WorkerBells(self.learners[policy], dict(enumerate(self.actors)), self.policy_workers[policy], [])
 
 
 @dataclass
@@ -93,7 +135,7 @@ class WorkerStart:
     process: int  # its place in the shared counters
     generation: int
     memory: SharedMemoryHandle
-    bells: Bells
+    bells: PackedBells
     reports: faster_fifo.Queue
     commands: faster_fifo.Queue
     placement: Placement
@@ -113,6 +155,7 @@ class Worker:
         """Called in the new process, before `setup`."""
         self.start = start
         self.job = job
+        self.bells = start.bells.unpack()
         self.arrays = start.memory.map()
         self.counters = WorkerCounters(self.arrays, start.process)
         reports, commands = gates(self.arrays, start.process, "worker_in_queue", "driver_in_queue")

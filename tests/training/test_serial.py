@@ -25,6 +25,7 @@ class Serial:
         config = resolved.config
         spec = probe(resolve_env(config.env.env), config.family)
         self.experiment = Experiment.open(resolved, ["train_appo.py"])
+        self.experiment.accept()
         self.wires = wiring.wire(config, wiring.sizes_of(config, spec))
         self.workforce = SerialWorkforce(config, spec, self.wires, self.experiment, wiring.Seeds(1, 0))
 

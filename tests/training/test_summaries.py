@@ -38,6 +38,7 @@ class Run:
     def __init__(self, folder, policies=2, every_s=20.0):
         options = [f"--train_dir={folder}", "--experiment=first", f"--num_policies={policies}"]
         self.experiment = Experiment.open(resolve(["--env=CartPole-v1", *options]), ["train_appo.py"])
+        self.experiment.accept()
         self.statistics = small_statistics(policies=policies)
         self.budget = Budget(10_000, 500.0)
         events = EventFiles([self.experiment.summary_dir(policy) for policy in range(policies)])

@@ -58,9 +58,10 @@ class Crew:
         self.arrays = SharedArrays.create(small_sizes()) if arrays is None else arrays
         self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(self.arrays.sizes.policies)]
         actors, policies = self.arrays.sizes.actors, self.arrays.sizes.policies
+        per_policy = (self.arrays.sizes.processes - actors - policies) // policies
         self.bells = Bells(
             actors=[Doorbell() for _ in range(actors)],
-            policy_workers=[[Doorbell()] for _ in range(policies)],
+            policy_workers=[[Doorbell() for _ in range(per_policy)] for _ in range(policies)],
             learners=[Doorbell() for _ in range(policies)],
         )
         self.log_dir = folder

@@ -189,12 +189,14 @@ def test_an_exit_code_is_put_into_words(code, words):
 # A driver whose processes may use torch; it prints what they found.
 WITH_TORCH = """
 import os, pathlib, signal, sys, time
-from algorithms.workers.launch_pad import LaunchPad
+from algorithms.workers.launch_pad import LaunchPad, TimeLimit
+from algorithms.workers.torch_server import end_forkserver
 from tests.workers.conftest import is_alive
 from tests.workers.worker_processes import torch_and_parent
 
 def run(uses_torch):
-    return pad.run_once("tests.workers.worker_processes:torch_and_parent", (), 60.0, bool, uses_torch=uses_torch)
+    name, limit = "tests.workers.worker_processes:torch_and_parent", TimeLimit(60.0)
+    return pad.run_once(name, (), limit, bool, uses_torch=uses_torch)
 
 pad = LaunchPad([str(pathlib.Path.cwd())])
 helpers = pad.pids
@@ -207,7 +209,7 @@ os.kill(server, signal.SIGKILL)
 while is_alive(server):
     time.sleep(0.01)
 print(pad.dead())
-pad._torch_server.kill()
+end_forkserver(pad._torch_server.server)
 pad.import_torch()
 (server,) = pad.pids - helpers
 began = time.monotonic()
@@ -220,5 +222,5 @@ def test_processes_that_use_torch_are_forked_from_a_server_that_has_imported_it_
     """An end in the middle of the import does not wait for it, which takes longer than a second on one of two cores."""
     command = [sys.executable, "-c", WITH_TORCH]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    expected = ["False True True True True", "the forkserver", "True False"]
+    expected = ["False True True True True", "the torch server", "True False"]
     assert done.stdout.splitlines() == expected, done.stderr
