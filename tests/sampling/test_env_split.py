@@ -152,7 +152,7 @@ def test_every_row_is_asked_for_once_and_in_order():
 
 
 @pytest.mark.parametrize("frames", [1, 4])
-@pytest.mark.parametrize("policies", [1, 3])
+@pytest.mark.parametrize("policies", [1, 2, 3])
 def test_counters_and_episodes_are_those_of_a_slow_plain_account(frames, policies):
     played = Played(batch_of(scripted(frames, says_more=True)), rollout=T, policies=policies)
     played.split.start()
