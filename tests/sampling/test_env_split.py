@@ -197,6 +197,7 @@ def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
     drawn = ids[fresh == 1]
     assert 0.65 < changed[fresh[1:] == 1].mean() < 0.85  # three of four draws are another policy
     assert np.bincount(drawn, minlength=4).min() > len(drawn) / 8
+    assert len(set(ids[0].tolist())) > 1  # the very first episodes are drawn too
 
 
 CRASHING = [
