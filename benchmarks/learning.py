@@ -13,6 +13,7 @@ import argparse
 import json
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -87,10 +88,11 @@ def run(name: str, seed: int, train_dir: Path) -> Outcome:
     command = [sys.executable, "train_appo.py", f"--env={task.env}", f"--experiment={experiment}", "--device=cpu"]
     command += [f"--train_dir={train_dir}", f"--seed={seed}", f"--train_for_env_steps={task.frames}", *task.options]
     began = time.monotonic()
-    best, frames, seconds, reached = float("-inf"), 0, 0.0, False
+    best, frames, seconds, is_over = float("-inf"), 0, 0.0, False
     with started(command, train_dir / f"{experiment}.log") as (process, _):
-        while process.poll() is None:
-            time.sleep(POLL_S)
+        # The last look is after the end: most of a short run may lie between two.
+        while not is_over and best < task.bar:
+            is_over = _has_ended(process, POLL_S)
             status = _status(train_dir / experiment / "status.json")
             if not status:
                 continue
@@ -98,11 +100,20 @@ def run(name: str, seed: int, train_dir: Path) -> Outcome:
             frames, seconds = status["env_frames"], time.monotonic() - began
             if policy["episodes"] >= 100 and policy["avg_reward"] is not None:
                 best = max(best, policy["avg_reward"])
-            if best >= task.bar:
-                reached = frames <= task.frames and seconds <= task.seconds
-                process.send_signal(signal.SIGINT)
-                process.wait()
+        if not is_over and status["state"] == "training":
+            process.send_signal(signal.SIGINT)
+        process.wait()
+    # Frames are the run's own budget: it may play a little more until all have heard that it is spent.
+    reached = best >= task.bar and seconds <= task.seconds
     return Outcome(name, seed, reached, frames, seconds, best, process.returncode)
+
+
+def _has_ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _status(path: Path) -> dict[str, Any]:

@@ -249,13 +249,16 @@ class Learner:
             self._on_step(self._num_updates)
 
     def _update_normalizers(self, whole: Minibatch, first_epoch: list[_Step]) -> None:
-        valid = torch.cat([step.valid & step.is_sound for step in first_epoch], dim=1)
+        seen, learned = whole.valid, torch.cat([step.valid for step in first_epoch], dim=1)
+        if not all(step.is_sound for step in first_epoch):
+            learned = torch.cat([step.valid & step.is_sound for step in first_epoch], dim=1)
+            columns = torch.cat([step.columns for step in first_epoch])
+            seen = put_together(learned, columns, whole.valid.shape[1])
         observations = {name: leaf[:-1] for name, leaf in whole.observations.items()}
-        columns = torch.cat([step.columns for step in first_epoch])
-        self._model.update_observation_normalizer(observations, put_together(valid, columns, whole.valid.shape[1]))
+        self._model.update_observation_normalizer(observations, seen)
         if self._model.returns_normalizer is not None:
             targets = torch.cat([step.value_targets for step in first_epoch], dim=1)
-            self._model.returns_normalizer.update(targets, valid)
+            self._model.returns_normalizer.update(targets, learned)
 
     def _metrics(self, of_batch: dict[str, Tensor], steps: list[_Step], num_taken: int) -> dict[str, float]:
         last = steps[-1]

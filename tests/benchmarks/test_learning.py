@@ -1,6 +1,21 @@
-"""The table of the learning benchmark: what a row says of its seeds."""
+"""The learning benchmark: when a task counts as solved, and what a row of its table says of the seeds."""
 
-from benchmarks.learning import Outcome, summarise
+import pytest
+
+from benchmarks import learning
+from benchmarks.learning import Outcome, Task, summarise
+
+
+@pytest.mark.parametrize(("bar", "is_reached"), [(1.0, True), (21.0, False)])  # an episode pays from 0 to 20
+def test_a_run_that_nobody_looked_at_before_its_end_is_judged_by_its_last_numbers(
+    tmp_path, monkeypatch, bar, is_reached
+):
+    monkeypatch.setattr(learning, "POLL_S", 60.0)
+    monkeypatch.setitem(learning.TASKS, "short", Task("synthetic_identity", bar, 5000, options=("--num_workers=1",)))
+    outcome = learning.run("short", 1, tmp_path)
+    assert outcome.exit_code == 0, (tmp_path / "short_1.log").read_text()
+    assert outcome.frames >= 5000
+    assert outcome.reached == is_reached and 1.0 < outcome.best < 21.0
 
 
 def test_a_row_tells_the_median_and_the_worst_seed_rounded_alike():

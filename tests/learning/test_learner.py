@@ -118,6 +118,17 @@ def test_a_saved_learner_goes_on_bit_for_bit():
     assert other.num_updates == 8
 
 
+def test_what_is_saved_keeps_its_names():
+    """Checkpoints of earlier versions are read by them."""
+    state = Learner(TinyModel(), config_for(6, 4), "cpu").state_dict()
+    assert {name: sorted(part) if isinstance(part, dict) else () for name, part in state.items()} == {
+        "optimizer": ["exp_avg", "exp_avg_sq", "step"],
+        "schedule": ["adapted", "base", "progress"],
+        "generator": (),
+        "num_updates": (),
+    }
+
+
 def test_options_in_force_win_over_saved_ones():
     model = TinyModel()
     saved = Learner(model, config_for(6, 4), "cpu")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.learning.learner import Learner
-from algorithms.learning.metrics import ratio_range, to_floats
+from algorithms.learning.metrics import ContinuousColumns, ratio_range, to_floats
 from algorithms.specs import ActionSpec
 from envs.api import ActionLeaf
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
@@ -95,6 +95,12 @@ def test_continuous_actions_report_the_policys_mean_and_deviation():
     assert metrics["action_mean"] == pytest.approx(parameters[..., 1].mean().item(), rel=1e-4)
     assert metrics["action_stddev"] == pytest.approx(parameters[..., 2].exp().mean().item(), rel=1e-4)
     assert "action_mean" not in metrics_of(batch)
+
+
+def test_each_continuous_action_has_a_mean_and_a_deviation_among_the_parameters():
+    leaves = [ActionLeaf("continuous", 2), ActionLeaf("discrete", 3), ActionLeaf("continuous", 1)]
+    columns = ContinuousColumns(ActionSpec(tuple(leaves)))
+    assert (columns.means, columns.log_stddevs) == ([0, 1, 7], [2, 3, 8])
 
 
 def test_losses_spread_and_clipping_are_those_of_the_valid_rows():

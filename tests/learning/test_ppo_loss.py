@@ -39,6 +39,12 @@ def test_the_policy_loss_is_the_clipped_surrogate():
     assert policy_loss(log_ratio, advantages, weights(), clip_range=CLIP).item() == pytest.approx(valid_mean(terms))
 
 
+def test_a_ratio_is_bounded_and_one_where_nobody_decided():
+    log_prob = torch.tensor([[300.0, -300.0, 0.5, 300.0]])
+    acted = torch.tensor([[True, True, True, False]])
+    assert masked_log_ratio(log_prob, torch.zeros(1, 4), acted).tolist() == [[20.0, -20.0, 0.5, 0.0]]
+
+
 def test_the_policy_loss_stops_pulling_outside_the_trust_region_only_where_it_would_go_on():
     log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5]], requires_grad=True)
     advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0]])

@@ -21,6 +21,7 @@ def test_a_constant_rate_ignores_everything():
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 1e-3), (0.25, 7.5e-4), (1.0, 0.0), (1.5, 0.0)])
 def test_linear_decay_reaches_zero_with_the_budget(progress, expected):
     schedule = rate("linear_decay")
+    assert schedule.value == 1e-3
     schedule.start_iteration(progress)
     assert schedule.value == pytest.approx(expected)
 

@@ -53,6 +53,11 @@ def test_a_final_row_after_a_terminated_one_is_masked_too():
     assert has_delta == [1.0, 1.0, 0.0, 1.0]
 
 
+def test_a_final_observation_in_row_0_masks_nothing_but_itself():
+    valid, discounts, has_delta, _ = one_column(3, final=[0], fresh=[1])
+    assert (valid, discounts, has_delta) == ([False, True, True], [0.0, 0.5, 0.5], [0.0, 1.0, 1.0])
+
+
 def test_a_final_observation_in_the_last_row_leaves_every_decision_intact():
     valid, discounts, has_delta, _ = one_column(3, final=[3])
     assert (valid, discounts, has_delta) == ([True] * 3, [0.5] * 3, [1.0] * 3)

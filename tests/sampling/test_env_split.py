@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from algorithms.memory.blocks import BlockState, block_states
+from algorithms.memory.blocks import BlockState, SplitBlocks, block_states
+from algorithms.memory.request_table import SplitRequests
+from algorithms.sampling.env_split import EnvSplit
+from algorithms.sampling.policy_assignment import PolicyAssignment
 from envs.adapters import first_seed
 from envs.api import Decorrelation, EnvContext
 from envs.families.synthetic import SyntheticOptions
@@ -129,6 +132,24 @@ def test_a_split_does_not_start_over_rollouts_that_no_learner_has_taken():
     assert played.split.start()
 
 
+def test_a_successor_starts_with_episodes_out_of_step_once_a_rollout_of_its_predecessor_was_taken():
+    played = Played(batch_of(scripted()), rollout=T, blocks=1)
+    played.split.start()
+    while played.split.completed < 1:
+        played.step()
+    place = SplitBlocks(played.arrays, *played.cell), SplitRequests(played.arrays, *played.cell)
+    successor = EnvSplit(
+        batch_of(scripted()), *place, PolicyAssignment(1, np.random.SeedSequence(1)), (np.zeros(1), np.zeros(1))
+    )
+    assert not successor.start(np.random.default_rng(0)) and not successor.try_next_block()
+    assert successor.waits_for_block and not successor.has_started and not played.requests[0].count()
+    assert played.learn() == 1
+    assert successor.try_next_block()
+    assert successor.has_started and not successor.waits_for_block and played.requests[0].count() == 1
+    time_in_episode = played.arrays["obs/obs"][(*played.cell, 0)][0][:, 1]
+    assert len(set(time_in_episode.tolist())) > 1
+
+
 def test_every_row_is_asked_for_once_and_in_order():
     played = Played(batch_of(scripted()), rollout=T, blocks=3)
     played.split.start()
@@ -137,7 +158,7 @@ def test_every_row_is_asked_for_once_and_in_order():
 
 
 @pytest.mark.parametrize("frames", [1, 4])
-@pytest.mark.parametrize("policies", [1, 3])
+@pytest.mark.parametrize("policies", [1, 2, 3])
 def test_counters_and_episodes_are_those_of_a_slow_plain_account(frames, policies):
     played = Played(batch_of(scripted(frames, says_more=True)), rollout=T, policies=policies)
     played.split.start()
@@ -174,6 +195,7 @@ def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
     drawn = ids[fresh == 1]
     assert 0.65 < changed[fresh[1:] == 1].mean() < 0.85  # three of four draws are another policy
     assert np.bincount(drawn, minlength=4).min() > len(drawn) / 8
+    assert len(set(ids[0].tolist())) > 1  # the very first episodes are drawn too
 
 
 CRASHING = [

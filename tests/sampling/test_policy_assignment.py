@@ -1,6 +1,7 @@
 """Who plays an agent row: drawn for each episode, the same until it ends."""
 
 import numpy as np
+import pytest
 
 from algorithms.sampling.policy_assignment import PolicyAssignment
 
@@ -15,10 +16,12 @@ def test_one_policy_plays_everything():
     assert out.tolist() == [0] * 5
 
 
-def test_policies_are_drawn_uniformly():
+@pytest.mark.parametrize("policies", [2, 3])
+def test_policies_are_drawn_uniformly(policies):
     out = np.zeros(30_000, np.int32)
-    assignment(3).draw(out)
-    assert np.abs(np.bincount(out) / len(out) - 1 / 3).max() < 0.02
+    assignment(policies).draw(out)
+    shares = np.bincount(out, minlength=policies) / len(out)
+    assert np.abs(shares - 1 / policies).max() < 0.02
 
 
 def test_only_fresh_rows_change():

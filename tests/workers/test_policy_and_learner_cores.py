@@ -233,3 +233,7 @@ def test_nothing_is_answered_before_weights_were_published(tmp_path):
     policy._weights = type(turns.weights[0]).create("empty")
     assert not policy.adopt_newest()
     assert policy.version == -1
+    published = turns.learners[0]._flat
+    policy._weights.publish(published.numpy(), 7)
+    assert policy.adopt_newest() and policy.version == 7
+    assert torch.equal(policy.inference.received, published)
