@@ -174,6 +174,15 @@ def test_help_lists_the_options_of_watching(capsys):
     assert "--max_num_episodes" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&- <&-"])
+def test_an_output_that_takes_nothing_ends_no_evaluation_and_warnings_carry_their_level(experiment, redirection):
+    place, _ = experiment("CartPole-v1")
+    command = ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, str(ENJOY), *place]
+    done = subprocess.run([*command, "--max_num_episodes=1"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING no window: .*\n", done.stderr)
+
+
 def test_an_unknown_experiment_is_refused_with_its_neighbours(experiment, capsys, tmp_path):
     experiment("CartPole-v1", name="trained")
     told = refused(capsys, "--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=other")
