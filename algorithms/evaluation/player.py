@@ -22,7 +22,7 @@ from algorithms.evaluation.video import VideoRecorder
 from algorithms.evaluation.window import NoWindowError, Window
 from algorithms.models.config import ModelConfig
 from algorithms.models.inference import PolicyInference
-from envs.api import BatchEnv, EnvContext
+from envs.api import BatchEnv, EnvContext, EnvError
 from envs.registry import ResolvedEnv, make_batch_env
 from utils.options import ConfigError
 from utils.signals import StopSignals
@@ -102,7 +102,7 @@ def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup
     screen = _screen(job, window, recorder)
     env_seed, action_seed = np.random.SeedSequence(job.seed, spawn_key=(_EVALUATION,)).generate_state(2).tolist()
     env = _build_envs(job, screen, env_seed)
-    cleanup.callback(env.close)
+    cleanup.callback(_close, env)
     model = restore_model(checkpoint, job.model, env.spec, job.device)
     policy = PolicyInference(model, env.num_envs * env.spec.agents_per_env, job.device, action_seed)
     title = f"{job.env.name}, policy {job.options.policy_index} after {checkpoint.train_step} training steps"
@@ -162,6 +162,14 @@ def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int) -> BatchEn
     number = choose_num_envs(job.episodes)
     contexts = [EnvContext(vector_index=i, env_id=i, num_envs=number, seed=seed) for i in range(number)]
     return make_batch_env(job.env, job.family_options, contexts)
+
+
+def _close(env: BatchEnv) -> None:
+    """What was played stands, whatever becomes of the environment."""
+    try:
+        env.close()
+    except EnvError as error:
+        log.warning("%s", error)
 
 
 def _after_step(stop: StopSignals, window: Window | None, screen: Screen | None) -> Callable[[], bool]:

@@ -123,6 +123,13 @@ def test_a_video_holds_every_step_and_its_path_is_printed(experiment, capsys, ca
     assert not caplog.records
 
 
+def test_an_environment_that_cannot_be_closed_was_played_all_the_same(experiment, capsys, caplog, monkeypatch):
+    monkeypatch.setattr("gymnasium.envs.classic_control.cartpole.CartPoleEnv.close", lambda self: 1 / 0)
+    place, _ = experiment("CartPole-v1")
+    assert enjoy(*place, "--max_num_episodes=2", "--no_render") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 2 and "failed in close: ZeroDivisionError" in caplog.text
+
+
 def test_without_a_display_one_warning_says_what_to_do_and_the_policy_is_scored(experiment, capsys, caplog):
     place, _ = experiment("CartPole-v1")
     assert enjoy(*place, "--max_num_episodes=2") == 0
