@@ -162,13 +162,23 @@ class SerialWorkforce:
         for split in self._splits:
             if isinstance(split.env, Repeatable):
                 split.env.remember_randomness()
-        state = restored[0].run_state.get("serial")
-        if state is not None and len(state["environments"]) == len(self._splits):
-            self._restore_randomness(state)
+        state = self._take_up_randomness(restored[0].run_state.get("serial"))
         for position, split in enumerate(self._splits):
             rng = np.random.default_rng([self._seed, position])
             is_started = split.start(rng if self._decorrelate and state is None else None)
             assert is_started, "blocks of a new run are free"
+
+    def _take_up_randomness(self, state: Any) -> Any:
+        """The state of all random numbers that a checkpoint kept; None: it kept none that can be taken up."""
+        if state is None:
+            return None
+        try:
+            if len(state["environments"]) == len(self._splits):
+                self._restore_randomness(state)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            log.warning("random numbers are drawn anew: those of the checkpoint cannot be taken up (%r)", error)
+            return None
+        return state
 
     def _restore_randomness(self, state: dict[str, Any]) -> None:
         for policy, actions in zip(self._policies, state["actions"], strict=True):

@@ -229,4 +229,5 @@ def learner_job(
         sampler_only=config.run.sampler_only,
         snapshot_every_sec=config.workers.snapshot_every_sec,
         max_bad_steps=config.learning.max_bad_steps,
+        best_metric=config.run.save_best_metric,
     )

@@ -81,7 +81,6 @@ class ActorWorker(Worker):
         """Tell of the last episodes, and close every environment."""
         self._next_report = 0.0
         self._report_episodes()
-        self.reports.flush_within(0.2)
         for split in getattr(self, "splits", []):
             split.close()
 

@@ -57,6 +57,7 @@ class LearnerJob:
     sampler_only: bool = False
     snapshot_every_sec: float = 10.0
     max_bad_steps: int = 20
+    best_metric: str = "reward"  # by which a best checkpoint is picked
 
     @property
     def trajectories(self) -> int:
