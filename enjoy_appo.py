@@ -59,6 +59,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         model=config.model,
         folder=config.run.folder,
         checkpoint_kind=config.run.load_checkpoint_kind,
+        best_metric=config.run.save_best_metric,
         device=device,
         seed=config.run.seed,
     )

@@ -7,7 +7,7 @@ Content is tensors and plain values only, and reading it executes nothing.
 One learner at a time writes to a folder::
 
     checkpoint_<train_step>_<env_steps>.pth           kind "latest": the newest few
-    best_<train_step>_<env_steps>[_<metric>].pth      kind "best": the newest one
+    best_<train_step>_<env_steps>_<metric>_<value>.pth    kind "best": the best one by each metric
     milestones/checkpoint_<train_step>_<env_steps>.pth    kind "milestone": all of them
     superseded/                                       files of a later train step than the run went on from
 """
@@ -19,34 +19,33 @@ import hashlib
 import io
 import math
 import os
+import stat
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+from algorithms.checkpoint_names import (
+    KINDS,
+    Named,
+    file_name,
+    folder_of,
+    label_of,
+    list_best,
+    list_named,
+    require_known,
+)
 from utils.failpoints import failpoint
 from utils.files import anonymous_file, atomic_write, remove_temporaries
 
-KINDS = ("latest", "best", "milestone")
 _MAGIC = b"APPOckp1"
-_REMEDY = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
+# What to do when no checkpoint can be used.
+REMEDY = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
 _PIECE_BYTES = 2**20  # that a file is copied in
 _TRAILER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _PLAIN = (type(None), bool, int, float, str, bytes)
-# What a training checkpoint holds.
-_PARTS = {"model": dict, "learner": dict, "run_state": dict}
-# Part of a network -> what decides about its shapes.
-_SHAPED_BY = {
-    "encoder": "--encoder, --mlp_layers, --hidden_size, --encoder_extra_fc_layers, --use_spectral_norm, "
-    "--actor_critic_share_weights, or what the environment observes",
-    "core": "--use_rnn, --rnn_type, --rnn_num_layers, --hidden_size, --actor_critic_share_weights",
-    "policy_head": "--hidden_size, --adaptive_stddev, or the actions of the environment",
-    "value_head": "--hidden_size",
-    "preprocessor": "--normalize_input, or what the environment observes",
-    "returns_normalizer": "--normalize_returns",
-}
 
 
 class CheckpointError(RuntimeError):
@@ -96,6 +95,7 @@ class Checkpoint(NamedTuple):
     train_step: int
     env_steps: int
     metric: float  # as given to `save`
+    metric_name: str
 
 
 def save(
@@ -107,12 +107,22 @@ def save(
     *,
     keep: int = 3,
     metric: float = math.nan,
+    metric_name: str = "",
 ) -> Path:
     """`encode` and `write` in one go; see there."""
-    return write(folder, encode(kind, train_step, env_steps, payload, metric=metric), keep=keep)
+    encoded = encode(kind, train_step, env_steps, payload, metric=metric, metric_name=metric_name)
+    return write(folder, encoded, keep=keep)
 
 
-def encode(kind: str, train_step: int, env_steps: int, payload: dict[str, Any], *, metric: float = math.nan) -> Encoded:
+def encode(
+    kind: str,
+    train_step: int,
+    env_steps: int,
+    payload: dict[str, Any],
+    *,
+    metric: float = math.nan,
+    metric_name: str = "",
+) -> Encoded:
     """Copy everything that a checkpoint holds, so that it can be written while training goes on.
 
     Args:
@@ -121,18 +131,20 @@ def encode(kind: str, train_step: int, env_steps: int, payload: dict[str, Any], 
         env_steps: Environment frames so far.
         payload: Tensors, plain values, and lists, tuples and dicts of them.
         metric: What makes a best checkpoint the best; NaN leaves it out of the file's name.
+        metric_name: What that number is; best checkpoints by several metrics lie side by side.
 
     Raises:
         TypeError: the payload holds what could not be read again.
         CheckpointError: there is no room for the copy.
     """
-    _require_known(kind)
+    require_known(kind)
     _require_plain(payload, "payload")
     head = {"kind": kind, "train_step": train_step, "env_steps": env_steps, "metric": float(metric)}
+    head["metric_name"] = metric_name
     try:
         return Encoded(head, Archive(head | {"payload": payload}))
     except (OSError, RuntimeError) as error:  # torch's own, when what it writes to is full
-        reason = f"{_file_name(head)} could not be written ({_first_line(error)}); the older checkpoints are untouched"
+        reason = f"{file_name(head)} could not be written ({_first_line(error)}); the older checkpoints are untouched"
         raise CheckpointError(reason) from error
 
 
@@ -147,7 +159,7 @@ def write(folder: Path, encoded: Encoded, *, keep: int = 3) -> Path:
     Raises:
         CheckpointError: it could not be written; the older ones are untouched.
     """
-    path = _folder_of(folder, encoded.kind) / _file_name(encoded.head)
+    path = folder_of(folder, encoded.kind) / file_name(encoded.head)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_temporaries(path.parent)
@@ -156,7 +168,7 @@ def write(folder: Path, encoded: Encoded, *, keep: int = 3) -> Path:
         raise CheckpointError(f"{path} could not be written ({error}); the older checkpoints are untouched") from error
     failpoint("checkpoint-after-rename")
     with contextlib.suppress(OSError):  # the new one is safe; what stays too long costs only space
-        _retire(folder, encoded.kind, path, keep)
+        _retire(folder, encoded, path, keep)
     return path
 
 
@@ -170,39 +182,47 @@ def load(path: Path) -> Checkpoint:
     try:
         record = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         head = {name: record[name] for name in ("kind", "train_step", "env_steps", "metric")}
-        payload, name = record["payload"], _file_name(head)
+        head["metric_name"] = record.get("metric_name", "")
+        payload, name = record["payload"], file_name(head)
     except Exception as error:  # the unpickler raises whatever a crafted file provokes
         raise CheckpointError(f"{path} is no checkpoint of this program ({_first_line(error)})") from error
     if not isinstance(payload, dict) or path.name != name:
         raise CheckpointError(f"{path} is another checkpoint under a wrong name; its own is {name}")
-    return Checkpoint(payload, path, [], head["train_step"], head["env_steps"], head["metric"])
+    return Checkpoint(payload, path, [], *(head[name] for name in ("train_step", "env_steps", "metric", "metric_name")))
 
 
-def load_newest_valid(folder: Path, kind: str = "latest") -> Checkpoint | None:
+def load_newest_valid(
+    folder: Path,
+    kind: str = "latest",
+    *,
+    metric_name: str = "",
+    why_unusable: Callable[[Checkpoint], str] = lambda found: "",
+) -> Checkpoint | None:
     """The newest checkpoint of a kind that can be trusted; None when the folder has none at all.
 
-    For "best", the newest ordinary checkpoint is taken where no best one can be read, and for "latest" the best one,
-    which is all there is when a run was killed early; either with a warning.
+    Args:
+        folder: Of one policy.
+        kind: "latest" is whichever was written last, be it an ordinary or a best one; for "best", the newest ordinary
+            one is taken where no best one can be read, with a warning.
+        metric_name: Of several best checkpoints, the one by this metric comes first.
+        why_unusable: What else is wrong with one that was verified, in words; empty when nothing is.
 
     Raises:
         CheckpointError: there are checkpoints, but none of this kind can be read. Starting from nothing would
             bury them.
     """
-    candidates = list_checkpoints(folder, kind)
-    other = {"best": "latest", "latest": "best"}.get(kind)
-    if other:
-        candidates += list_checkpoints(folder, other)
+    candidates = _candidates(folder, kind, metric_name)
     warnings: list[str] = []
     for path in candidates:
         try:
             found = load(path)
+            if reason := why_unusable(found):
+                raise CheckpointError(f"{path} cannot be gone on from: {reason}")
         except CheckpointError as error:
             warnings.append(str(error))
             continue
         if kind == "best" and not path.name.startswith("best_"):
             warnings.append(f"{folder} has no best checkpoint that can be read; {path.name} is used")
-        if kind == "latest" and path.name.startswith("best_"):
-            warnings.append(f"{folder} has no ordinary checkpoint that can be read; {path.name} is used")
         return found._replace(warnings=warnings)
     others = [path for each in KINDS for path in list_checkpoints(folder, each) if path not in candidates]
     if not candidates and not others:
@@ -210,18 +230,43 @@ def load_newest_valid(folder: Path, kind: str = "latest") -> Checkpoint | None:
     raise CheckpointError(_none_left(folder, kind, warnings, others))
 
 
+def best_metric(folder: Path, metric_name: str, up_to: Checkpoint, why_unusable: Callable[[Checkpoint], str]) -> float:
+    """The metric of the best checkpoint by it that can be used and is not newer than `up_to`; NaN: there is none.
+
+    Newer ones belong to a future that the run does not go on from; the next checkpoint moves them aside.
+    """
+    for named in list_best(folder, metric_name):
+        if named.label != label_of(metric_name) or named.steps > (up_to.train_step, up_to.env_steps):
+            continue
+        with contextlib.suppress(CheckpointError):  # told of where it was looked for
+            found = load(named.path)
+            if not why_unusable(found):
+                return found.metric
+    return math.nan
+
+
 def list_checkpoints(folder: Path, kind: str = "latest") -> list[Path]:
     """The files of a kind, newest first; by name only, unverified."""
-    prefix = "best" if kind == "best" else "checkpoint"
-    found = [path for path in _folder_of(folder, kind).glob(f"{prefix}_*.pth") if _steps(path) is not None]
-    return sorted(found, key=lambda path: _steps(path) or (0, 0), reverse=True)
+    return [named.path for named in list_named(folder, kind)]
+
+
+def _candidates(folder: Path, kind: str, metric_name: str) -> list[Path]:
+    """What a run of this kind may begin with, what is tried first first."""
+    ordinary = list_named(folder, kind if kind == "milestone" else "latest")
+    if kind == "milestone":
+        return [named.path for named in ordinary]
+    best = list_best(folder, metric_name)
+    if kind == "best":
+        return [named.path for named in best + ordinary]
+    # Of two at the same step, the ordinary one: the sort keeps their order.
+    return [named.path for named in sorted(ordinary + best, key=lambda named: named.steps, reverse=True)]
 
 
 def is_intact(path: Path) -> bool:
     """The file is whole and unchanged since it was written; says nothing about what is in it."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with _open_file(path) as file:
             left = os.fstat(file.fileno()).st_size - _TRAILER_BYTES
             while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
                 digest.update(piece)
@@ -229,32 +274,6 @@ def is_intact(path: Path) -> bool:
             return file.read() == _MAGIC + digest.digest()
     except OSError:
         return False
-
-
-def require_fit(found: Checkpoint, own: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a checkpoint of another network than the one whose tensors are `own`.
-
-    Raises:
-        CheckpointError: names the first tensor that differs, and the options that decide about it.
-    """
-    for part, kind in _PARTS.items():
-        if not isinstance(found.payload.get(part), kind):
-            raise CheckpointError(f"{found.path} holds no {part!r}, so training cannot go on from it; {_REMEDY}")
-    saved = found.payload["model"]
-    for name in dict.fromkeys([*own, *saved]):  # each once, in the order of the network
-        theirs, ours = _shape(saved, name), _shape(own, name)
-        if theirs != ours:
-            options = next((options for part, options in _SHAPED_BY.items() if part in name), "the model's")
-            raise CheckpointError(
-                f"{found.path} is of another network: {name} is {theirs} there and {ours} with the options in force; "
-                f"compare {options}. Nothing was changed; leave out the options that differ from training, or {_REMEDY}"
-            )
-
-
-def _shape(tensors: Mapping[str, Any], name: str) -> str:
-    if name not in tensors:
-        return "missing"
-    return str(tuple(tensors[name].shape)) if isinstance(tensors[name], torch.Tensor) else "no tensor"
 
 
 def where_not_finite(value: Any, where: str) -> str | None:
@@ -285,22 +304,28 @@ def _parts(archive: Archive) -> Iterator[bytes]:
     failpoint("checkpoint-before-fsync")
 
 
-def _retire(folder: Path, kind: str, newest: Path, keep: int) -> None:
-    """Remove what `newest` replaces. What cannot be read is never removed, and does not count as kept."""
-    if kind == "milestone":
+def _retire(folder: Path, written: Encoded, path: Path, keep: int) -> None:
+    """Remove what the file at `path` replaces. What cannot be read is never removed, and does not count as kept."""
+    if written.kind == "milestone":
         return
-    kept = 1
-    for path in list_checkpoints(folder, kind):
-        if path == newest:
-            continue
-        if (_steps(path) or (0, 0)) > (_steps(newest) or (0, 0)):
+    both = list_named(folder, "latest") + list_named(folder, "best")
+    [newest] = [named for named in both if named.path == path]
+    for named in both:
+        if named.steps > newest.steps:
             # The run went on from an older checkpoint than this. Were it left, the next resume would jump to it.
-            _move_aside(path)
-        elif is_intact(path):
-            if kept >= (1 if kind == "best" else keep):
-                path.unlink()
+            _move_aside(named.path)
+    kept = 1
+    for named in list_named(folder, written.kind):
+        if named != newest and named.steps <= newest.steps and is_intact(named.path):
+            if _is_replaced(named, newest) if written.kind == "best" else kept >= keep:
+                named.path.unlink()
             else:
                 kept += 1
+
+
+def _is_replaced(older: Named, newest: Named) -> bool:
+    """A best checkpoint by another metric stays, and so does a better one."""
+    return older.label == newest.label and older.value <= newest.value
 
 
 def _move_aside(path: Path) -> None:
@@ -315,8 +340,9 @@ def _move_aside(path: Path) -> None:
 
 def _verified_archive(path: Path) -> memoryview:
     try:
-        content = memoryview(path.read_bytes())
-    except OSError as error:
+        with _open_file(path) as file:
+            content = memoryview(file.read())
+    except (OSError, MemoryError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from error
     archive, trailer = content[:-_TRAILER_BYTES], content[-_TRAILER_BYTES:]
     if len(trailer) < _TRAILER_BYTES or trailer[: len(_MAGIC)] != _MAGIC:
@@ -326,30 +352,15 @@ def _verified_archive(path: Path) -> memoryview:
     return archive
 
 
-def _require_known(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"checkpoint kind {kind!r}; allowed: {', '.join(KINDS)}")
+def _open_file(path: Path) -> BinaryIO:
+    """Open what is a file: a pipe would wait for a writer, and a device may do anything.
 
-
-def _folder_of(folder: Path, kind: str) -> Path:
-    _require_known(kind)
-    return folder / "milestones" if kind == "milestone" else folder
-
-
-def _file_name(head: dict[str, Any]) -> str:
-    """Padded with zeros, so that names sort as numbers do."""
-    steps = f"{head['train_step']:012d}_{head['env_steps']:015d}"
-    if head["kind"] == "best":
-        return f"best_{steps}.pth" if math.isnan(head["metric"]) else f"best_{steps}_{head['metric']:.3f}.pth"
-    return f"checkpoint_{steps}.pth"
-
-
-def _steps(path: Path) -> tuple[int, int] | None:
-    """(train step, frames) that a file's name tells; None for a file of somebody else's."""
-    words = path.stem.split("_")
-    if len(words) < 3 or not (words[1].isdigit() and words[2].isdigit()):
-        return None
-    return int(words[1]), int(words[2])
+    Raises:
+        OSError: it is none, or cannot be opened.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def _require_plain(value: Any, where: str) -> None:
@@ -372,7 +383,7 @@ def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path])
     if others:
         remedy = f"there is {others[0]}: try --load_checkpoint_kind=best, or copy a milestone into the folder"
     else:
-        remedy = _REMEDY
+        remedy = REMEDY
     return f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; {remedy}"
 
 

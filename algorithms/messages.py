@@ -55,7 +55,8 @@ class PolicyRestored(NamedTuple):
     policy: int
     checkpoint: str  # path; empty when training starts from nothing
     train_step: int
-    run_state: dict[str, Any]  # empty when training starts from nothing
+    run_state: dict[str, Any]  # see `algorithms.run_state`; empty when training starts from nothing
+    best: float  # --save_best_metric of the best checkpoint by it that is on disk; NaN: there is none
     warnings: list[str]  # checkpoints that could not be read
 
 
@@ -140,6 +141,7 @@ class SaveCheckpoint(NamedTuple):
     run_state: dict[str, Any]  # plain numbers, strings, lists and dicts
     request: int
     metric: float  # what makes a best checkpoint the best; NaN for the other kinds
+    metric_name: str  # what that number is; empty for the other kinds
 
 
 Report = (

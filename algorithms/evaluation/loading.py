@@ -12,18 +12,19 @@ from envs.api import EnvSpec
 from utils.options import ConfigError
 
 
-def find_checkpoint(folder: Path, kind: str) -> Checkpoint:
+def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoint:
     """The newest checkpoint of a policy that can be trusted.
 
     Args:
         folder: of the policy's checkpoints.
         kind: "latest" or "best".
+        best_metric: by which the best was picked, where there is one by each of several.
 
     Raises:
         ConfigError: there is none yet, or none that can be read.
     """
     try:
-        found = checkpoints.load_newest_valid(folder, kind)
+        found = checkpoints.load_newest_valid(folder, kind, metric_name=best_metric)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     if found is None:

@@ -41,6 +41,7 @@ class EvaluationJob(NamedTuple):
     model: ModelConfig
     folder: Path  # of the experiment
     checkpoint_kind: str
+    best_metric: str  # by which training picked its best checkpoint
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
 
@@ -83,7 +84,7 @@ def play(job: EvaluationJob) -> int:
         EnvError: an environment failed.
     """
     job.check()
-    checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind)
+    checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind, job.best_metric)
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
     torch.set_num_threads(1)  # a few rows at a time: more threads wait for each other longer than they compute

@@ -53,7 +53,10 @@ class RunConfig:
         -1.0, "Seconds between checkpoints that are kept for good, in milestones/. -1: none", minimum=-1.0
     )
     load_checkpoint_kind: str = option(
-        "latest", "Which checkpoint a resumed run, or a watched policy, starts from", choices=("latest", "best")
+        "latest",
+        "Which checkpoint a resumed run, or a watched policy, starts from. latest: whichever was written last, the "
+        "best one included",
+        choices=("latest", "best"),
     )
     save_best_metric: str = option(
         "reward", "What decides which policy is the best: reward, true_reward, len, or a statistic of the environment"

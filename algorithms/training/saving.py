@@ -13,6 +13,9 @@ from algorithms.training.config import RunConfig
 from algorithms.training.statistics import Statistics
 from utils.files import DiskTrouble
 
+# Of a policy and kind: a learner that answers none of these needs no more of them, each with a run state of its own.
+MOST_OPEN = 4
+
 log = logging.getLogger(__name__)
 
 
@@ -30,7 +33,7 @@ class Saver:
             "best": now + run.save_best_every_sec,
             "milestone": now + run.save_milestones_sec if run.save_milestones_sec > 0 else math.inf,
         }
-        self.best = [-math.inf] * len(statistics.episodes)
+        self.best = [-math.inf] * len(statistics.episodes)  # by --save_best_metric, of what is on disk
         self._requests = 0
         self._open: dict[int, tuple[int, SaveCheckpoint]] = {}  # request -> policy and what it was asked
         self._trouble = DiskTrouble()
@@ -40,13 +43,15 @@ class Saver:
     def restore(self) -> None:
         """Go on from what the checkpoints hold."""
         for policy, restored in enumerate(self._statistics.restored):
-            if restored is not None and restored.run_state:
-                self.best[policy] = float(restored.run_state["best"])
+            if restored is not None and not math.isnan(restored.best):
+                self.best[policy] = restored.best
 
     def note(self, report: Report) -> None:
         """See whether a checkpoint arrived."""
         if isinstance(report, CheckpointSaved):
-            self._open.pop(report.request, None)
+            policy, command = self._open.pop(report.request, (report.policy, None))
+            if command is not None and command.kind == "best":
+                self.best[policy] = max(self.best[policy], command.metric)
             if report.kind == "latest":
                 self._last_failure.pop(report.policy, None)
             log.debug("saved %s", report.path)
@@ -71,15 +76,21 @@ class Saver:
                 self._maybe_save_best(policy)
         if now >= self._next["latest"]:
             self._next["latest"] = now + self._run.save_every_sec
-            self.save_all("latest")
+            self._save_due("latest")
         if now >= self._next["milestone"]:
             self._next["milestone"] = now + self._run.save_milestones_sec
-            self.save_all("milestone")
+            self._save_due("milestone")
 
     def save_all(self, kind: str) -> None:
         """A checkpoint of every policy."""
         for policy in range(len(self.best)):
-            self._request(policy, kind, math.nan)
+            self._request(policy, kind)
+
+    def _save_due(self, kind: str) -> None:
+        for policy in range(len(self.best)):
+            is_open = [asked == policy and command.kind == kind for asked, command in self._open.values()]
+            if sum(is_open) < MOST_OPEN:
+                self._request(policy, kind)
 
     @property
     def is_waiting(self) -> bool:
@@ -103,19 +114,18 @@ class Saver:
         return next(iter(self._last_failure.values()), "")
 
     def _maybe_save_best(self, policy: int) -> None:
-        window = self._statistics.episodes[policy]
-        if self._statistics.env_frames(policy) < self._run.save_best_after or not window.is_full:
+        if self._statistics.env_frames(policy) < self._run.save_best_after:
             return
-        metric = window.scalars().get(f"0_aux/avg_{self._run.save_best_metric}")
-        if metric is not None and metric > self.best[policy]:
-            self.best[policy] = metric
-            self._request(policy, "best", metric)
+        metric = self._statistics.episodes[policy].full_average(self._run.save_best_metric)
+        # What was asked for and has not failed counts as well: it is on its way to the disk.
+        under_way = [c.metric for asked, c in self._open.values() if asked == policy and c.kind == "best"]
+        if metric is not None and math.isfinite(metric) and metric > max(self.best[policy], *under_way, -math.inf):
+            self._request(policy, "best", metric, self._run.save_best_metric)
 
-    def _request(self, policy: int, kind: str, metric: float) -> None:
+    def _request(self, policy: int, kind: str, metric: float = math.nan, metric_name: str = "") -> None:
         self._requests += 1
-        state = self._statistics.run_state(policy) | {"best": self.best[policy]} | self.extra_state()
-        frames = self._statistics.env_frames(policy)
-        command = SaveCheckpoint(kind, frames, state, self._requests, metric)
+        state = self._statistics.run_state(policy) | self.extra_state()
+        command = SaveCheckpoint(kind, state["env_frames"], state, self._requests, metric, metric_name)
         # A learner that is being replaced is asked as soon as it is there.
         self._open[self._requests] = (policy, command)
         self._send(policy, command)

@@ -176,12 +176,7 @@ class SerialWorkforce:
         for split in self._splits:
             if isinstance(split.env, Repeatable):
                 split.env.remember_randomness()
-        state = restored[0].run_state.get("serial")
-        if state is not None and not self._fits(state):
-            log.info("other policies or environments than before the resume: their random numbers begin anew")
-            state = None
-        if state is not None:
-            self._restore_randomness(state)
+        state = self._take_up_randomness(restored[0].run_state.get("serial"))
         for position, split in enumerate(self._splits):
             rng = np.random.default_rng([self._seed, position])
             # The clock plays no part, so it cannot limit how long this takes: few steps do.
@@ -194,6 +189,20 @@ class SerialWorkforce:
             faults = fault_keeper(job.sampling, WorkerCounters(self._arrays, job.index))
             for index in range(self._splits_per_actor):
                 self._splits.append(build_split(self._arrays, job, index, 0, faults))
+
+    def _take_up_randomness(self, state: Any) -> Any:
+        """The state of all random numbers that a checkpoint kept; None: it kept none that can be taken up."""
+        if state is None:
+            return None
+        try:
+            if not self._fits(state):
+                log.info("other policies or environments than before the resume: their random numbers begin anew")
+                return None
+            self._restore_randomness(state)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            log.warning("random numbers are drawn anew: those of the checkpoint cannot be taken up (%r)", error)
+            return None
+        return state
 
     def _fits(self, state: dict[str, Any]) -> bool:
         """As many policies, splits and environments as now."""

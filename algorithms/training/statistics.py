@@ -42,12 +42,15 @@ class EpisodeWindow:
             self.true_returns.append(episode.true_return)
         self.lengths.append(episode.length_frames)
         for name, value in episode.extra.items():
-            self.extra.setdefault(name, deque(maxlen=self._size)).append(value)
+            if name not in self.extra:
+                self.extra[name] = deque(maxlen=self._size)
+            self.extra[name].append(value)
 
-    @property
-    def is_full(self) -> bool:
-        """As many episodes have ended as the averages are meant to cover."""
-        return len(self.returns) == self._size
+    def full_average(self, metric: str) -> float | None:
+        """An average over as many episodes as it is meant to cover; None: fewer episodes had this metric so far."""
+        named = {"reward": self.returns, "true_reward": self.true_returns, "len": self.lengths}
+        values = self.extra.get(metric, named.get(metric, ()))
+        return float(np.mean(values)) if len(values) == self._size else None
 
     @property
     def objectives(self) -> deque[float]:

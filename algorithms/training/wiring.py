@@ -179,6 +179,7 @@ def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: flo
         auxiliary_options=config.auxiliary,
         checkpoint_dirs=[run.checkpoint_dir(policy) for policy in range(policies)] if resumes else [],
         load_kind=run.load_checkpoint_kind,
+        best_metric=run.save_best_metric,
         num_policies=policies,
         policy_workers=config.workers.policy_workers_per_policy,
         available_mb=available_mb,
@@ -252,4 +253,5 @@ def learner_job(
         sampler_only=config.run.sampler_only,
         snapshot_every_sec=config.workers.snapshot_every_sec,
         max_bad_steps=config.learning.max_bad_steps,
+        best_metric=config.run.save_best_metric,
     )

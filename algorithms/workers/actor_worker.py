@@ -82,7 +82,6 @@ class ActorWorker(Worker):
         """Tell of the last episodes, and close every environment."""
         self._next_report = 0.0
         self._report_episodes()
-        self.reports.flush_within(0.2)
         close_splits(getattr(self, "splits", []))
 
     def _start_splits(self) -> None:

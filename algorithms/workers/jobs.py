@@ -58,6 +58,7 @@ class LearnerJob:
     sampler_only: bool = False
     snapshot_every_sec: float = 10.0
     max_bad_steps: int = 20
+    best_metric: str = "reward"  # by which a best checkpoint is picked
 
     @property
     def trajectories(self) -> int:
@@ -75,6 +76,7 @@ class ModelJob:
     auxiliary_options: Any
     checkpoint_dirs: list[Path]  # of every policy that goes on from one; empty: none does
     load_kind: str
+    best_metric: str
     num_policies: int
     policy_workers: int  # per policy
     available_mb: float  # what else the run needs is taken off

@@ -27,6 +27,7 @@ from algorithms.messages import (
 )
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.parameters import flatten
+from algorithms.workers import checkpoint_fit
 from algorithms.workers.checkpoint_writer import CheckpointFolder
 from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.snapshots import LearnerSnapshot
@@ -108,12 +109,7 @@ class LearnerCore:
         recovered = self._recover()
         if self._arrays["policy_begun"][self.job.policy]:
             return recovered
-        # What the predecessor restored was lost before the driver heard of it.
-        found = checkpoints.load_newest_valid(self.job.checkpoint_dir, self.job.load_kind)
-        if found is None:
-            return PolicyRestored(self.job.policy, "", self.policy_version, {}, [])
-        state = found.payload["run_state"]
-        return PolicyRestored(self.job.policy, str(found.path), self.policy_version, state, found.warnings)
+        return self._restored(self._find())  # what the predecessor restored was lost before the driver heard of it
 
     def restore(self) -> PolicyRestored:
         """Go on from the newest valid checkpoint, if there is any.
@@ -121,21 +117,17 @@ class LearnerCore:
         Raises:
             CheckpointError: there are checkpoints and none can be read, or it is of another network.
         """
-        found = checkpoints.load_newest_valid(self.job.checkpoint_dir, self.job.load_kind)
-        restored = PolicyRestored(self.job.policy, "", 0, {}, [])
+        found = self._find()
         if found is not None:
-            checkpoints.require_fit(found, self._model.state_dict())
+            checkpoint_fit.require_fit(found, self._model.state_dict())
             try:
                 self._model.load_state_dict(found.payload["model"])
                 self._learner.load_state_dict(found.payload["learner"])
             except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise checkpoints.CheckpointError(f"{found.path} does not fit the learner ({error!r})") from error
-            restored = PolicyRestored(
-                self.job.policy, str(found.path), self.policy_version, found.payload["run_state"], found.warnings
-            )
         self.publish()
         self.keep_snapshot()
-        return restored
+        return self._restored(found)
 
     def train(self, staging: Staging, *, with_metrics: bool = True) -> TrainingReport:
         """One iteration over a full batch; publishes what it learned, step by step."""
@@ -197,7 +189,9 @@ class LearnerCore:
                 "checkpoints are untouched"
             )
         payload["run_state"] = command.run_state
-        return checkpoints.encode(command.kind, self.policy_version, command.env_frames, payload, metric=command.metric)
+        kind, metric, name = command.kind, command.metric, command.metric_name
+        version, frames = self.policy_version, command.env_frames
+        return checkpoints.encode(kind, version, frames, payload, metric=metric, metric_name=name)
 
     def save(self, command: SaveCheckpoint) -> Report:
         """Write a checkpoint now; a failure is reported, not raised."""
@@ -214,6 +208,19 @@ class LearnerCore:
         self._counters.beat()
         self._counters.lap(Timer.LEARNER_TRAIN)
         self.publish()
+
+    def _find(self) -> checkpoints.Checkpoint | None:
+        """What this policy begins with; None: nothing, it is new."""
+        return checkpoint_fit.find(self.job.checkpoint_dir, self.job.load_kind, self.job.best_metric)
+
+    def _restored(self, found: checkpoints.Checkpoint | None) -> PolicyRestored:
+        policy, version = self.job.policy, self.policy_version
+        if found is None:
+            return PolicyRestored(policy, "", version, {}, math.nan, [])
+        best = checkpoints.best_metric(
+            self.job.checkpoint_dir, self.job.best_metric, found, checkpoint_fit.why_unusable
+        )
+        return PolicyRestored(policy, str(found.path), version, found.payload["run_state"], best, found.warnings)
 
     def _recover(self) -> PolicyRecovered:
         """Weights are those published last, the optimizer's moments those of the snapshot."""

@@ -80,7 +80,6 @@ class LearnerWorker(Worker):
         if hasattr(self, "_writer"):
             self._writer.close(LAST_WRITE_S)
             self.report(*self._writer.finished())
-            self.reports.flush_within(0.2)
 
     def _obey(self, command: SaveCheckpoint) -> None:
         self.counters.lap(Timer.LEARNER_TRAIN)

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms import checkpoints
+from algorithms.checkpoints import CheckpointError
 from algorithms.learning.learner import Learner
 from algorithms.models.actor_critic import ActorCritic, Trunk, build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.models.observation_encoder import encoded_leaves
 from algorithms.specs import action_spec
+from algorithms.workers import checkpoint_fit
 from algorithms.workers.jobs import ModelJob
 from envs.api import EnvSpec
 from utils.options import ConfigError
@@ -66,7 +67,7 @@ def check_model(job: ModelJob) -> None:
             inference = PolicyInference(model, _ROWS, "cpu", seed=0)
             inference.act(torch.arange(_ROWS), observations, torch.ones(_ROWS, dtype=torch.uint8))
         for folder in job.checkpoint_dirs:
-            _check_checkpoint(folder, job.load_kind, own)
+            _check_checkpoint(folder, job, own)
 
 
 def _require_room(job: ModelJob) -> None:
@@ -122,12 +123,12 @@ def _observations(spec: EnvSpec) -> dict[str, Tensor]:
     return observations
 
 
-def _check_checkpoint(folder: Path, kind: str, own: dict[str, Tensor]) -> None:
+def _check_checkpoint(folder: Path, job: ModelJob, own: dict[str, Tensor]) -> None:
     try:
-        found = checkpoints.load_newest_valid(folder, kind)
+        found = checkpoint_fit.find(folder, job.load_kind, job.best_metric)
         if found is not None:
-            checkpoints.require_fit(found, own)
-    except checkpoints.CheckpointError as error:
+            checkpoint_fit.require_fit(found, own)
+    except CheckpointError as error:
         raise ConfigError(str(error)) from error
 
 

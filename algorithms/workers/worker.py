@@ -212,6 +212,7 @@ class Worker:
         except Exception:
             log.exception("%s failed in teardown", self.start.name)
             code = code or EXIT_FAILED
+        self.reports.flush_within(LAST_REPORTS_S)
         self.counters.enter(Phase.ENDED)
         logging.shutdown()
         sys.stdout.flush()

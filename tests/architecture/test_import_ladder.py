@@ -10,7 +10,7 @@ from tests.architecture.source_tree import ROOT, Module, imports, module_names, 
 FLOORS = [
     ["utils"],
     ["envs"],
-    ["algorithms.messages", "algorithms.specs"],
+    ["algorithms.messages", "algorithms.specs", "algorithms.run_state", "algorithms.checkpoint_names"],
     ["algorithms.learning", "algorithms.models", "algorithms.memory", "algorithms.checkpoints"],
     ["algorithms.sampling", "algorithms.pbt"],
     ["algorithms.config"],

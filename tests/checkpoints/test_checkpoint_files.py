@@ -10,9 +10,9 @@ from algorithms.checkpoints import (
     list_checkpoints,
     load,
     load_newest_valid,
-    require_fit,
     save,
 )
+from algorithms.workers.checkpoint_fit import require_fit
 from tests.checkpoints.test_checkpoints import sealed
 
 

@@ -19,6 +19,7 @@ import torch
 
 from algorithms.checkpoints import (
     CheckpointError,
+    best_metric,
     encode,
     is_intact,
     list_checkpoints,
@@ -396,10 +397,102 @@ def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
     assert load_newest_valid(tmp_path).warnings == []
 
 
-def test_a_run_that_was_killed_before_its_first_ordinary_checkpoint_goes_on_from_its_best(tmp_path):
-    path = save(tmp_path, "best", 8, 900, {"a": 1}, metric=5.0)
+def test_the_latest_is_whatever_was_written_last_be_it_ordinary_or_the_best(tmp_path):
+    best = save(tmp_path, "best", 8, 900, {"a": 1}, metric=5.0, metric_name="reward")
     found = load_newest_valid(tmp_path)
-    assert (found.path, found.train_step) == (path, 8)
-    assert found.warnings == [f"{tmp_path} has no ordinary checkpoint that can be read; {path.name} is used"]
-    ordinary = save(tmp_path, "latest", 4, 400, {"a": 0})
-    assert load_newest_valid(tmp_path).path == ordinary  # however old: it is what was asked for
+    assert (found.path, found.train_step, found.payload, found.warnings) == (best, 8, {"a": 1}, [])
+    same = save(tmp_path, "latest", 8, 900, {"a": 2})
+    assert load_newest_valid(tmp_path).path == same
+    save(tmp_path, "best", 8, 901, {"a": 3}, metric=6.0, metric_name="reward")
+    assert load_newest_valid(tmp_path).payload == {"a": 3}  # the run was killed before the next ordinary one
+    newest = list_checkpoints(tmp_path, "best")[0]
+    rewrite(newest, newest.read_bytes()[:-1])
+    found = load_newest_valid(tmp_path)
+    assert found.path == same and [newest.name in warning for warning in found.warnings] == [True]
+
+
+def test_the_best_by_each_metric_stays_and_a_better_one_is_never_replaced(tmp_path):
+    def best(step, metric, name):
+        return save(tmp_path, "best", step, step, payload(), metric=metric, metric_name=name)
+
+    reward, length = best(1, 3.0, "reward"), best(2, 70.0, "len")
+    assert reward.name == "best_000000000001_000000000000001_reward_3.000.pth"
+    better = best(3, 3.5, "reward")
+    worse = best(4, 2.0, "reward")
+    assert set(tmp_path.iterdir()) == {length, better, worse}
+    assert load_newest_valid(tmp_path, "best", metric_name="reward").path == better
+    assert load_newest_valid(tmp_path, "best", metric_name="len").path == length
+    assert load_newest_valid(tmp_path, "best", metric_name="kills").path == worse  # the newest of them
+    assert set(tmp_path.iterdir()) == {length, better, worse}
+    assert best(5, 4.0, "reward").exists() and not better.exists() and not worse.exists()
+
+
+@pytest.mark.parametrize("name", ["true_reward", "a/b c", "a b/c", "x" * 300, "reward_min", "", "größe"])
+def test_metrics_of_any_name_and_size_have_files_of_their_own(tmp_path, name):
+    other = save(tmp_path, "best", 1, 1, payload(), metric=1.0, metric_name="a b c")
+    for step, metric in ((2, -1.5), (3, 1e300)):
+        path = save(tmp_path, "best", step, step, payload(), metric=metric, metric_name=name)
+        found = load(path)
+        assert (found.metric, found.metric_name, path.parent) == (metric, name, tmp_path)
+    assert set(tmp_path.iterdir()) == {other, path}
+
+
+def test_a_best_checkpoint_of_an_abandoned_future_is_moved_aside_too(tmp_path):
+    save(tmp_path, "latest", 10, 10, payload())
+    save(tmp_path, "best", 20, 20, payload(), metric=9.0, metric_name="reward")
+    save(tmp_path, "latest", 12, 12, payload())  # the run went on from step 10
+    assert load_newest_valid(tmp_path).train_step == 12
+    assert [load(path).train_step for path in (tmp_path / "superseded").iterdir()] == [20]
+
+
+def test_a_threshold_comes_from_the_best_file_that_can_be_used_and_is_not_of_an_abandoned_future(tmp_path):
+    def threshold(name="reward", refused=()):
+        up_to = load_newest_valid(tmp_path, why_unusable=lambda found: "unfit" if found.train_step in refused else "")
+        return best_metric(tmp_path, name, up_to, lambda found: "unfit" if found.train_step in refused else "")
+
+    save(tmp_path, "latest", 1, 1, payload())
+    assert math.isnan(threshold())
+    save(tmp_path, "best", 2, 2, payload(), metric=0.1234567, metric_name="reward")
+    save(tmp_path, "best", 9, 9, payload(), metric=0.0, metric_name="reward")
+    assert threshold() == 0.1234567 and math.isnan(threshold("len"))
+    assert threshold(refused={2}) == 0.0
+    assert math.isnan(threshold(refused={2, 9}))
+    save(tmp_path, "best", 10, 10, payload(), metric=5.0, metric_name="reward")
+    assert math.isnan(threshold(refused={10}))  # the others were replaced by the one that is refused
+
+
+def test_a_checkpoint_that_its_reader_cannot_use_is_passed_over_with_the_reason(tmp_path):
+    older, newer = (save(tmp_path, "latest", step, step, payload()) for step in (1, 2))
+    found = load_newest_valid(tmp_path, why_unusable=lambda found: "unfit" if found.train_step == 2 else "")
+    assert found.path == older and found.warnings == [f"{newer} cannot be gone on from: unfit"]
+    with pytest.raises(CheckpointError, match=r"unfit; .*unfit\. Nothing was changed"):
+        load_newest_valid(tmp_path, why_unusable=lambda found: "unfit")
+    assert older.exists() and newer.exists()
+
+
+@pytest.mark.parametrize("kind", ["latest", "best"])
+def test_what_is_no_file_is_passed_over_with_a_warning_and_stops_nobody(tmp_path, kind):
+    prefix = "best" if kind == "best" else "checkpoint"
+    path = save(tmp_path, kind, 1, 1, payload())
+    pipe, folder = (tmp_path / f"{prefix}_{step:012d}_{step:015d}.pth" for step in (3, 2))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    device = tmp_path / f"{prefix}_000000000004_000000000000004.pth"
+    device.symlink_to("/dev/zero")
+    found = load_newest_valid(tmp_path, kind)
+    assert found.path == path
+    assert len(found.warnings) == 3 and all("it is no regular file" in warning for warning in found.warnings)
+    assert not any(is_intact(other) for other in (pipe, folder, device))
+    save(tmp_path, kind, 5, 5, payload(), keep=1)
+    assert {pipe, folder, device} <= set(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint_²_³.pth", "checkpoint_١_٢.pth", "checkpoint_-1_2.pth", "checkpoint_1.pth", "best_²_3_1.0.pth"]
+)
+def test_a_file_whose_name_no_checkpoint_has_is_somebody_elses(tmp_path, name):
+    foreign = rewrite(tmp_path / name, b"x")
+    assert list_checkpoints(tmp_path) == list_checkpoints(tmp_path, "best") == []
+    assert load_newest_valid(tmp_path) is None
+    save(tmp_path, "latest", 1, 1, payload(), keep=1)
+    assert foreign.exists()

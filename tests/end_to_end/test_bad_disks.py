@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
 import signal
 import time
@@ -101,3 +103,45 @@ def test_options_of_another_network_are_refused_and_those_of_the_experiment_stay
         last_line = wrong.output.strip().splitlines()[-1]
         assert "is of another network" in last_line and "--mlp_layers" in last_line
         assert {path: path.read_bytes() for path in [kept[0], *run.folder.rglob("*.pth")]} == before
+
+
+def test_a_resume_passes_over_what_is_no_file_and_what_keeps_no_usable_state_of_the_run(start):
+    serial = ("--serial_mode=True", "--num_workers=1", "--num_envs_per_worker=4", "--worker_num_splits=2", "--seed=1")
+    run = start(*serial, "--device=cpu", "--train_for_env_steps=3000")
+    assert run.end() == 0, run.output
+    folder = run.folder / "checkpoint_p0"
+    good = checkpoints.load_newest_valid(folder)
+    state = good.payload["run_state"]
+    payload = good.payload | {"run_state": state | {"serial": {"environments": [1, 2]}}}
+    checkpoints.save(folder, "latest", good.train_step, good.env_steps + 1, payload)
+    payload = good.payload | {"run_state": state | {"episodes": {"finished": -5}}}
+    checkpoints.save(folder, "latest", good.train_step, good.env_steps + 2, payload)
+    os.mkfifo(folder / f"checkpoint_{good.train_step + 9:012d}_{good.env_steps + 9:015d}.pth")
+    again = start(*serial, "--train_for_env_steps=5000")
+    assert again.end() == 0, again.output
+    assert len(warnings_of(again, "it is no regular file")) == 1
+    assert len(warnings_of(again, "cannot be gone on from: run_state['episodes']")) == 1
+    assert len(warnings_of(again, "random numbers are drawn anew")) == 1
+    assert f"({state['env_frames']} env frames)" in again.output
+    assert checkpoints.load_newest_valid(folder).env_steps >= 5000
+
+
+def test_the_best_checkpoint_survives_a_kill_and_a_change_of_the_metric(start):
+    options = (*SMALL, "--use_rnn=False", "--stats_avg=5", "--save_best_after=0", "--save_best_every_sec=0.2")
+    run = start(*options, "--save_every_sec=10000")
+    folder = run.folder / "checkpoint_p0"
+    run.wait_for(lambda: checkpoints.list_checkpoints(folder, "best"))
+    run.wait_for_training(frames=5000)
+    run.signal(signal.SIGKILL)
+    run.end()
+    assert not checkpoints.list_checkpoints(folder)
+    best = checkpoints.load_newest_valid(folder)
+    assert best.metric_name == "reward"
+
+    again = start(*options, "--save_best_metric=len", f"--train_for_env_steps={best.env_steps + 5000}")
+    assert again.end() == 0, again.output
+    assert f"goes on from {best.path}" in again.output
+    by_metric = {checkpoints.load(path).metric_name: path for path in checkpoints.list_checkpoints(folder, "best")}
+    assert by_metric["reward"] == best.path and "len" in by_metric
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["best"] == [checkpoints.load(by_metric["len"]).metric]

@@ -90,8 +90,8 @@ def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys
 
 
 def test_a_recurrent_policy_of_a_best_checkpoint_is_scored_with_its_statistics(experiment, capsys):
-    experiment("synthetic_identity", "--use_rnn=True", train_step=5)
     place, _ = experiment("synthetic_identity", "--use_rnn=True", train_step=4, kind="best", weights=1)
+    experiment("synthetic_identity", "--use_rnn=True", train_step=5)
     best = [*place, "--no_render", "--max_num_episodes=10", "--load_checkpoint_kind=best"]
     assert enjoy(*best) == 0
     out = capsys.readouterr().out

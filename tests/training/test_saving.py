@@ -8,7 +8,7 @@ import pytest
 from algorithms.messages import CheckpointFailed, CheckpointSaved
 from algorithms.training import saving as module
 from algorithms.training.config import RunConfig
-from algorithms.training.saving import Saver
+from algorithms.training.saving import MOST_OPEN, Saver
 from tests.training.training_cases import Clock, episode, restored, small_statistics
 from utils import files
 
@@ -37,6 +37,12 @@ class Case:
             self.saver.maybe_save()
             asked += [(round(tenth / 10), policy, command.kind) for policy, command in self.sent[before:]]
         return asked
+
+    def answer(self):
+        """Everything that was asked for is on disk."""
+        for policy, command in self.sent:
+            self.saver.note(CheckpointSaved(policy, command.kind, "x.pth", command.request))
+        self.sent.clear()
 
     def play(self, *values, policy=0, frames=5000, **extra):
         self.statistics.arrays["env_frames"][0, policy] += frames
@@ -70,12 +76,15 @@ def test_the_best_policy_is_saved_when_it_became_better(clock):
     assert case.wait(6.0) == []  # an average over two of three episodes is luck
     case.play(3.0)
     assert [kind for _, _, kind in case.wait(6.0)] == ["best"]
-    assert case.sent[-1][1].metric == case.saver.best[0] == 2.0
+    assert case.sent[-1][1].metric == 2.0 and case.sent[-1][1].metric_name == "reward"
     assert case.wait(20.0) == []  # the same is not better
     case.play(0.0)
     assert case.wait(6.0) == []
     case.play(9.0, 9.0)
-    assert len(case.wait(6.0)) == 1 and case.saver.best == [6.0]
+    assert len(case.wait(6.0)) == 1
+    assert case.saver.best == [-math.inf]  # nothing of it is on disk yet
+    case.answer()
+    assert case.saver.best == [6.0]
 
 
 def test_there_is_no_best_before_enough_frames(clock):
@@ -104,6 +113,7 @@ def test_each_policy_has_its_own_best(clock):
     case.play(5.0, 5.0, 5.0, policy=0)
     case.wait(6.0)
     assert [(policy, command.metric) for policy, command in case.sent] == [(1, 1.0), (0, 5.0)]
+    case.answer()
     assert case.saver.best == [5.0, 1.0]
 
 
@@ -116,7 +126,6 @@ def test_a_command_holds_what_the_driver_knows(clock):
     assert policy == 1 and command.kind == "latest" and math.isnan(command.metric)
     assert command.env_frames == command.run_state["env_frames"] == 77
     assert command.run_state["episodes"]["returns"] == [4.0] and command.run_state["population"] == [1, 2]
-    assert command.run_state["best"] == -math.inf
     assert first.request != command.request
 
 
@@ -182,8 +191,7 @@ def test_the_run_is_unsaved_as_long_as_the_newest_answer_about_a_policy_is_bad_o
 
 def test_a_resumed_run_knows_what_was_best(clock):
     case = Case(clock, policies=2, save_every_sec=1e9)
-    state = case.statistics.run_state(0) | {"best": 3.0}
-    case.statistics.add(restored(0, **state))
+    case.statistics.add(restored(0, best=3.0, **case.statistics.run_state(0)))
     case.statistics.add(restored(1))
     case.saver.restore()
     assert case.saver.best == [3.0, -math.inf]
@@ -191,3 +199,60 @@ def test_a_resumed_run_knows_what_was_best(clock):
     assert case.wait(6.0) == []
     case.play(4.0, 4.0, 4.0)
     assert len(case.wait(6.0)) == 1
+
+
+def test_a_best_checkpoint_that_failed_is_asked_for_again_while_it_is_still_better(clock):
+    case = Case(clock, save_every_sec=1e9)
+    case.play(1.0, 1.0, 1.0)
+    assert len(case.wait(6.0)) == 1
+    case.answer()
+    case.play(5.0, 5.0, 5.0)
+    assert len(case.wait(6.0)) == 1
+    [(_, command)] = case.sent
+    assert case.wait(20.0) == []  # it is on its way
+    case.saver.note(CheckpointFailed(0, "best", "disk full", command.request))
+    assert case.saver.best == [1.0]
+    assert len(case.wait(6.0)) == 1 and case.sent[-1][1].metric == 5.0
+    case.saver.note(CheckpointFailed(0, "best", "disk full", case.sent[-1][1].request))
+    case.play(0.5, 0.5, 0.5)
+    assert case.wait(20.0) == []
+    case.play(3.0, 3.0, 3.0)
+    assert len(case.wait(6.0)) == 1 and case.sent[-1][1].metric == 3.0
+    case.answer()
+    assert case.saver.best == [3.0]
+
+
+def test_an_answer_that_comes_twice_or_late_takes_nothing_back(clock):
+    case = Case(clock, save_every_sec=1e9)
+    for value in (2.0, 4.0):
+        case.play(value, value, value)
+        assert len(case.wait(6.0)) == 1
+    first, second = (CheckpointSaved(0, "best", "x.pth", command.request) for _, command in case.sent)
+    for answer in (second, first, first):
+        case.saver.note(answer)
+    assert case.saver.best == [4.0] and not case.saver.is_waiting
+
+
+def test_no_best_is_picked_from_fewer_episodes_with_the_metric_than_its_average_covers(clock):
+    case = Case(clock, save_every_sec=1e9, save_best_metric="kills")
+    case.play(1.0, 1.0, 1.0, 1.0)
+    case.play(1.0, kills=99.0)
+    assert case.wait(6.0) == []
+    case.play(1.0, 1.0, kills=3.0)
+    assert len(case.wait(6.0)) == 1 and case.sent[0][1].metric == 35.0
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_no_number_is_no_best(clock, value):
+    case = Case(clock, save_every_sec=1e9, save_best_metric="kills")
+    case.play(1.0, 1.0, 1.0, kills=value)
+    assert case.wait(6.0) == []
+
+
+def test_a_learner_that_answers_nothing_is_not_asked_without_end(clock):
+    case = Case(clock, save_every_sec=1.0)
+    assert len(case.wait(100.0)) == MOST_OPEN
+    case.saver.save_all("latest")  # the last one is asked for in any case
+    assert len(case.sent) == MOST_OPEN + 1
+    case.answer()
+    assert len(case.wait(2.5)) == 2

@@ -35,7 +35,7 @@ class Serial:
     def save(self):
         for policy in range(self.wires.arrays.sizes.policies):
             state = {"env_frames": 7, "train_seconds": 1.0, **self.workforce.state()}
-            self.workforce.send(f"learner-{policy}", SaveCheckpoint("latest", 7, state, policy, math.nan))
+            self.workforce.send(f"learner-{policy}", SaveCheckpoint("latest", 7, state, policy, math.nan, ""))
         saved = self.workforce.stop(0.0)
         assert sum(isinstance(report, CheckpointSaved) for report in saved) == self.wires.arrays.sizes.policies
 

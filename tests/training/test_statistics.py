@@ -38,10 +38,23 @@ def test_before_the_first_episode_there_is_nothing_to_average():
     assert EpisodeWindow(100).scalars() == {}
 
 
-def test_one_episode_is_enough_for_averages_but_not_for_a_full_window():
+def test_one_episode_is_enough_for_averages_but_not_for_a_full_one():
     one = window(2, 5.0)
-    assert one.scalars()["0_aux/avg_reward"] == 5.0 and not one.is_full
-    assert window(2, 5.0, 6.0).is_full and window(2, 5.0, 6.0, 7.0).is_full
+    assert one.scalars()["0_aux/avg_reward"] == 5.0 and one.full_average("reward") is None
+    assert window(2, 5.0, 6.0).full_average("reward") == 5.5
+    assert window(2, 5.0, 6.0, 7.0).full_average("reward") == 6.5
+
+
+@pytest.mark.parametrize("metric", ["true_reward", "kills"])
+def test_an_average_is_full_when_enough_episodes_had_that_metric(metric):
+    made = EpisodeWindow(2)
+    for value in (1.0, 2.0, 3.0):
+        made.add(episode(value=value, true=math.nan).episodes[0])
+    made.add(episode(value=9.0, true=50.0, kills=50.0).episodes[0])
+    assert made.full_average("reward") == 6.0 and made.full_average(metric) is None
+    made.add(episode(value=9.0, true=70.0, kills=70.0).episodes[0])
+    assert made.full_average(metric) == 60.0
+    assert made.full_average("unheard_of") is None
 
 
 def filled(*true, reports_true_reward=False, size=10):
@@ -85,7 +98,7 @@ def test_a_window_goes_on_from_what_a_checkpoint_holds():
     before = window(3, 1.0, 2.0, 3.0, 4.0)
     after = EpisodeWindow(3)
     after.restore(json.loads(json.dumps(before.state())))
-    assert (after.scalars(), after.finished, after.is_full) == (before.scalars(), 4, True)
+    assert (after.scalars(), after.finished, after.full_average("reward")) == (before.scalars(), 4, 3.0)
     for one in (before, after):
         one.add(episode(value=9.0, kills=0.0).episodes[0])
     assert after.scalars() == before.scalars()

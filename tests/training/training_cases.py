@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestored, TrainingReport
 from algorithms.training.statistics import Statistics
 from tests.memory.memory_cases import shared
@@ -35,5 +37,5 @@ def training(policy=0, step=1, **metrics) -> TrainingReport:
     return TrainingReport(policy, step, metrics)
 
 
-def restored(policy=0, **run_state) -> PolicyRestored:
-    return PolicyRestored(policy, "somewhere.pth", 5, run_state, [])
+def restored(policy=0, *, best=math.nan, **run_state) -> PolicyRestored:
+    return PolicyRestored(policy, "somewhere.pth", 5, run_state, best, [])

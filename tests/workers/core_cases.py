@@ -32,6 +32,12 @@ ACTORS, SPLITS, ENVS_PER_SPLIT, ROLLOUT = 2, 2, 2, 8
 SMALL_MODEL = {"hidden_size": 16, "mlp_layers": "16", "encoder_extra_fc_layers": 0, "nonlinearity": "tanh"}
 
 
+def run_state(frames: int) -> dict[str, Any]:
+    """What a driver without episodes keeps in a checkpoint."""
+    episodes = {"finished": 0, "returns": [], "true_returns": [], "lengths": [], "extra": {}}
+    return {"env_frames": frames, "train_seconds": 1.0, "episodes": episodes}
+
+
 class Case:
     """What a run is made of."""
 

@@ -14,7 +14,7 @@ from algorithms.workers.checkpoint_writer import MOST_WAITING, CheckpointFolder,
 
 
 def command(request, kind="latest"):
-    return SaveCheckpoint(kind, request * 100, {}, request, float("nan"))
+    return SaveCheckpoint(kind, request * 100, {}, request, float("nan"), "")
 
 
 class Trained:

@@ -1,6 +1,7 @@
 """What a learner writes down and takes up: never numbers that are not finite, never the weights of another network."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +9,10 @@ import torch
 from algorithms import checkpoints
 from algorithms.checkpoints import CheckpointError
 from algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
-from tests.workers.core_cases import Case, Turns
+from tests.workers.core_cases import Case, Turns, run_state
 
 GRU = {"rnn_type": "gru"}
-SAVE = SaveCheckpoint("latest", 77, {"env_frames": 77}, 5, math.nan)
+SAVE = SaveCheckpoint("latest", 77, run_state(77), 5, math.nan, "")
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,7 +87,7 @@ def test_a_checkpoint_of_another_network_is_refused_in_words_and_stays(tmp_path,
     learner_of(tmp_path)  # the options it was trained with still work
 
 
-@pytest.mark.parametrize("missing", ["model", "learner", "run_state"])
+@pytest.mark.parametrize("missing", ["model", "learner"])
 def test_a_checkpoint_without_one_of_its_parts_is_refused(tmp_path, missing):
     learner = learner_of(tmp_path)
     payload = checkpoints.load(checkpoints.write(tmp_path / "other", learner.encode(SAVE))).payload
@@ -116,3 +117,65 @@ def test_a_checkpoint_whose_parts_do_not_fit_is_refused(tmp_path, damage):
     checkpoints.save(tmp_path / "0", "latest", 1, 1, payload)
     with pytest.raises(CheckpointError, match=r"does not fit the learner|is of another network"):
         learner.restore()
+
+
+def garbled(state):
+    return [
+        {},
+        {name: value for name, value in state.items() if name != "train_seconds"},
+        state | {"env_frames": -1},
+        state | {"env_frames": 10**30},
+        state | {"train_seconds": math.nan},
+        state | {"episodes": state["episodes"] | {"returns": ["x"]}},
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(garbled(run_state(0)))))
+def test_a_checkpoint_with_an_unusable_run_state_is_passed_over_with_a_warning(tmp_path, number):
+    learner = learner_of(tmp_path)
+    older = learner.save(SAVE).path
+    newer = learner.save(SAVE._replace(env_frames=78, run_state=garbled(run_state(78))[number])).path
+    before = content(tmp_path)
+    restored = learner.restore()
+    assert restored.checkpoint == older and restored.run_state == run_state(77)
+    [warning] = restored.warnings
+    assert warning.startswith(f"{newer} cannot be gone on from: run_state") and content(tmp_path) == before
+    Path(older).unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used: .*run_state.*Nothing was changed"):
+        learner.restore()
+
+
+def best(frames, metric, name="reward"):
+    return SaveCheckpoint("best", frames, run_state(frames), frames, metric, name)
+
+
+def test_a_learner_tells_what_the_best_checkpoint_on_disk_has(tmp_path):
+    learner = learner_of(tmp_path)
+    assert math.isnan(learner.restore().best)
+    learner.save(SAVE)
+    assert math.isnan(learner.restore().best)
+    learner.save(best(80, 3.25))
+    learner.save(best(90, 1e9, "true_reward"))
+    learner.save(SAVE._replace(env_frames=100))
+    assert learner.restore().best == 3.25
+    learner.job.best_metric = "true_reward"
+    assert learner.restore().best == 1e9
+    learner.job.best_metric = "unheard_of"
+    assert math.isnan(learner.restore().best)
+
+
+def test_a_best_checkpoint_that_cannot_be_used_sets_no_threshold(tmp_path):
+    learner = learner_of(tmp_path)
+    path = Path(learner.save(best(80, 3.25)).path)
+    learner.save(SAVE._replace(env_frames=100))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert math.isnan(learner.restore().best)
+
+
+def test_a_best_checkpoint_that_is_newer_than_the_latest_is_resumed_with_its_own_run_state(tmp_path):
+    learner = learner_of(tmp_path)
+    learner.save(SAVE)
+    newer = learner.save(best(90, 4.0)).path
+    restored = learner.restore()
+    assert (restored.checkpoint, restored.run_state, restored.best) == (newer, run_state(90), 4.0)
+    assert restored.warnings == []

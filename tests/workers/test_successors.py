@@ -15,7 +15,7 @@ from algorithms.models.inference import PolicyInference
 from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from algorithms.workers.policy_core import PolicyCore
 from algorithms.workers.policy_worker import PolicyWorker
-from tests.workers.core_cases import Case, Turns
+from tests.workers.core_cases import Case, Turns, run_state
 from tests.workers.test_policy_and_learner_cores import CASES, DEEP, GRU, LSTM, assert_written_down_as_computed
 
 SHORT = {"synthetic_episode_length": 4}
@@ -145,12 +145,12 @@ def test_weights_that_are_newer_than_the_snapshot_are_taken_and_no_version_goes_
 
 def test_what_the_driver_never_heard_of_is_told_again(tmp_path):
     turns, learner = trained(tmp_path)
-    saved = learner.save(SaveCheckpoint("latest", 77, {"env_frames": 77}, 1, math.nan))
+    saved = learner.save(SaveCheckpoint("latest", 77, run_state(77), 1, math.nan, ""))
     successor = next_learner(turns, tmp_path)
     told = successor.begin()
     assert isinstance(told, PolicyRestored)
-    assert (told.train_step, told.checkpoint, told.run_state) == (3, saved.path, {"env_frames": 77})
-    assert next_learner(turns, tmp_path / "empty").begin() == PolicyRestored(0, "", 3, {}, [])
+    assert (told.train_step, told.checkpoint, told.run_state) == (3, saved.path, run_state(77))
+    assert next_learner(turns, tmp_path / "empty").begin() == PolicyRestored(0, "", 3, {}, math.nan, [])
     turns.close()
 
 

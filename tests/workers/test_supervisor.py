@@ -160,7 +160,7 @@ def test_a_command_reaches_its_worker_and_no_other(crew):
     crew.broken("Echo", process=0, name="learner-0")
     crew.broken("Echo", process=1, name="learner-1")
     crew.ready("learner-0", "learner-1")
-    commands = [SaveCheckpoint("latest", number, {"a": [1, 2]}, number, 0.5) for number in range(5)]
+    commands = [SaveCheckpoint("latest", number, {"a": [1, 2]}, number, 0.5, "") for number in range(5)]
     for command in commands:
         assert crew.supervisor.send("learner-1", command)
     crew.poll_until(lambda: len(crew.reports) == 7)
@@ -171,7 +171,7 @@ def test_a_command_reaches_its_worker_and_no_other(crew):
 
 def test_a_command_that_is_sent_while_its_worker_still_starts_is_not_lost(crew):
     crew.broken("Echo", name="learner-0")
-    command = SaveCheckpoint("latest", 1, {}, 1, 0.5)
+    command = SaveCheckpoint("latest", 1, {}, 1, 0.5, "")
     assert crew.supervisor.send("learner-0", command)
     crew.poll_until(lambda: command in crew.reports)
 
@@ -179,8 +179,8 @@ def test_a_command_that_is_sent_while_its_worker_still_starts_is_not_lost(crew):
 def test_a_command_and_a_report_that_are_larger_than_their_queues_arrive(crew):
     crew.broken("Echo", name="learner-0")
     crew.ready("learner-0")
-    command = SaveCheckpoint("latest", 1, {"returns": [number / 7 for number in range(300_000)]}, 1, 0.5)
-    small = SaveCheckpoint("best", 2, {}, 2, 0.5)
+    command = SaveCheckpoint("latest", 1, {"returns": [number / 7 for number in range(300_000)]}, 1, 0.5, "")
+    small = SaveCheckpoint("best", 2, {}, 2, 0.5, "reward")
     assert crew.supervisor.send("learner-0", command) and crew.supervisor.send("learner-0", small)
     crew.poll_until(lambda: small in crew.reports)
     assert [report for report in crew.reports if isinstance(report, SaveCheckpoint)] == [command, small]
@@ -247,7 +247,7 @@ def test_the_next_incarnation_takes_the_place_of_the_first(crew):
     crew.broken("Echo", name="actor-06", generation=1)
     crew.ready("actor-06")
     assert crew.arrays["heartbeat"][0] > heartbeat
-    crew.supervisor.send("actor-06", SaveCheckpoint("best", 1, {}, 1, 0.0))
+    crew.supervisor.send("actor-06", SaveCheckpoint("best", 1, {}, 1, 0.0, "reward"))
     crew.poll_until(lambda: len(crew.reports) == 3)
     assert [type(report) for report in crew.reports] == [Ready, WorkerReady, SaveCheckpoint]
 
