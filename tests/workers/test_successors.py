@@ -143,6 +143,18 @@ def test_weights_that_are_newer_than_the_snapshot_are_taken_and_no_version_goes_
     turns.close()
 
 
+def test_a_snapshot_that_is_newer_than_the_published_weights_is_published(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner.keep_snapshot()
+    turns.arrays["policy_begun"][0] = 1
+    turns.weights[0].publish(torch.zeros_like(learner._flat).numpy(), 2)
+    assert next_learner(turns, tmp_path / "elsewhere").begin() == PolicyRecovered(0, 3, 3)
+    published = torch.zeros_like(learner._flat)
+    assert turns.weights[0].read_into(published.numpy()).version == 3
+    assert torch.equal(published, learner._flat)
+    turns.close()
+
+
 def test_what_the_driver_never_heard_of_is_told_again(tmp_path):
     turns, learner = trained(tmp_path)
     saved = learner.save(SaveCheckpoint("latest", 77, {"env_frames": 77}, 1, math.nan))
