@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from algorithms.memory.counters import Tally, WorkerCounters
-from algorithms.memory.request_table import PolicyRequests
+from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.messages import PolicyRecovered, PolicyRestored, SaveCheckpoint, TrainingRolledBack
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
@@ -94,6 +94,30 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
         assert_written_down_as_computed(learner._model, turns.next_batch(policy))
     turns.close()
     assert compared > 50
+
+
+@pytest.mark.parametrize(("recurrence", "is_recalled"), [(8, False), (4, True)])
+def test_in_its_only_block_a_state_that_was_overwritten_is_forgotten_and_another_recalled(
+    recurrence, is_recalled, tmp_path
+):
+    case = Case("synthetic_identity", options={"synthetic_episode_length": 50}, recurrence=recurrence, blocks=1, **GRU)
+    turns = Turns(case, tmp_path)
+    compared = 0
+    for _ in range(60):
+        turns.turn()
+        turns.assemblers[0].fill(turns.stagings[0])
+        slabs = turns.policies[0].requests.open()
+        completed = np.array([split.completed for split in turns.splits]).reshape(2, 2)[slabs.actor, slabs.split]
+        goes_on = (slabs.step == 0) & (completed > 0) & (completed < 6)  # in the middle of the first episode
+        slabs = Slabs(*(np.asarray(part)[goes_on] for part in slabs))
+        successor = next_policy(turns, 0)
+        successor.recall_states(slabs)
+        agents = torch.from_numpy(successor._rows_of(slabs).agent)
+        expected = turns.policies[0].inference._state[agents]
+        assert_close(successor.inference._state[agents], expected if is_recalled else torch.zeros_like(expected))
+        compared += len(agents)
+    turns.close()
+    assert compared > 20
 
 
 def test_a_policy_worker_that_recalls_nothing_would_be_noticed(tmp_path):
