@@ -184,8 +184,7 @@ def test_what_the_driver_never_heard_of_is_told_again(tmp_path):
     saved = learner.save(SaveCheckpoint("latest", 77, {"env_frames": 77}, 1, math.nan))
     successor = next_learner(turns, tmp_path)
     told = successor.begin()
-    assert isinstance(told, PolicyRestored)
-    assert (told.train_step, told.checkpoint, told.run_state) == (3, saved.path, {"env_frames": 77})
+    assert told == PolicyRestored(0, saved.path, 3, {"env_frames": 77}, [])
     assert next_learner(turns, tmp_path / "empty").begin() == PolicyRestored(0, "", 3, {}, [])
     turns.close()
 
@@ -278,6 +277,19 @@ def test_weights_that_are_not_finite_are_never_published(bad, tmp_path):
     learner._flat[5] = bad
     with pytest.raises(TrainingDiverged):
         learner.publish()
+    turns.close()
+
+
+def test_a_learner_that_took_the_place_of_another_brings_good_weights_back_too(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner.keep_snapshot()
+    turns.arrays["policy_begun"][0] = 1
+    successor = next_learner(turns, tmp_path / "elsewhere")
+    successor.begin()
+    successor._flat[5] = math.nan
+    successor.publish()
+    assert torch.equal(successor._flat, learner._flat)
+    assert [report.reason for report in successor.pop_reports()] == ["a weight is not finite"]
     turns.close()
 
 
