@@ -89,12 +89,13 @@ class LaunchPad:
         self._torch_server = TorchServer()
         self._owns_tracker = _tracker_pid() is None
         with withheld_from_new_processes():
+            resource_tracker.ensure_running()  # first: it lets some of them through again
+        with withheld_from_new_processes():
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-            resource_tracker.ensure_running()  # no process of the run
             with _in_environment(processes.MARK_VARIABLE, self.mark):
                 forkserver.ensure_running()
         assert self._guardian.stdout is not None
