@@ -12,6 +12,7 @@ from algorithms.training.experiment import Experiment
 from algorithms.training.serial import SerialWorkforce
 from envs.registry import probe
 from envs.registry import resolve as resolve_env
+from tests.workers.core_cases import run_state
 
 SMALL = ["--use_rnn=False", "--hidden_size=16", "--mlp_layers=16", "--rollout=8", "--batch_size=64", "--seed=1"]
 WHOLE_RUN = ["--env=CartPole-v1", "--device=cpu", "--serial_mode=True", "--num_workers=1", "--num_envs_per_worker=4"]
@@ -34,7 +35,7 @@ class Serial:
 
     def save(self):
         for policy in range(self.wires.arrays.sizes.policies):
-            state = {"env_frames": 7, "train_seconds": 1.0, **self.workforce.state()}
+            state = run_state(7) | self.workforce.state()
             self.workforce.send(f"learner-{policy}", SaveCheckpoint("latest", 7, state, policy, math.nan, ""))
         saved = self.workforce.stop(0.0)
         assert sum(isinstance(report, CheckpointSaved) for report in saved) == self.wires.arrays.sizes.policies
