@@ -37,7 +37,7 @@ def initialize(weight: Tensor, config: ModelConfig, gain: float | None = None) -
         nn.init.xavier_uniform_(weight, gain=gain)
 
 
-def linear(inputs: int, outputs: int, config: ModelConfig, layer_type: type[Linear] = Linear) -> nn.Linear:
+def linear(inputs: int, outputs: int, config: ModelConfig, layer_type: type[Linear] = Linear) -> Linear:
     """A fully connected layer of an encoder: initialised, bias 0, spectral norm if asked."""
     layer = layer_type(inputs, outputs)
     _initialize_layer(layer, config)

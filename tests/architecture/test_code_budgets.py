@@ -49,7 +49,7 @@ def top_level(module):
 
 def shared_tables(module):
     """name -> line of every mutable container that a module binds when it is imported."""
-    found = {}
+    found: dict[str, int] = {}
     for node in top_level(module):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
@@ -73,7 +73,7 @@ def changes_of(module, names):
         elif isinstance(node, ast.AugAssign):
             target = node.target
         if isinstance(target, ast.Name) and target.id in names:
-            yield f"{module.path}:{node.lineno} changes {target.id}"
+            yield f"{module.path}:{target.lineno} changes {target.id}"
 
 
 def undocumented(module):

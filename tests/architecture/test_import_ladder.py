@@ -193,9 +193,8 @@ def test_a_package_file_holds_a_docstring_and_nothing_else():
     packages = [module for module in modules() if module.is_package]
     assert len(packages) > 10
     for module in packages:
-        (only,) = module.tree.body or [None]
         assert ast.get_docstring(module.tree), module.path
-        assert isinstance(only, ast.Expr), module.path
+        assert len(module.tree.body) == 1 and isinstance(module.tree.body[0], ast.Expr), module.path
 
 
 def test_every_folder_of_source_is_a_package():

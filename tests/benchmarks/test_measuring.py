@@ -136,6 +136,7 @@ with started([sys.executable, "-c", "import time; time.sleep(1000)"], Path(sys.a
 def test_a_benchmark_that_is_terminated_takes_its_program_with_it(tmp_path):
     command = [sys.executable, "-c", BENCHMARK, str(tmp_path / "log.txt")]
     benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert benchmark.stdout is not None
     program = psutil.Process(int(benchmark.stdout.readline()))
     benchmark.terminate()
     assert benchmark.wait(20.0) == 128 + signal.SIGTERM

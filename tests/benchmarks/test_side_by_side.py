@@ -208,6 +208,7 @@ def test_the_workers_of_sample_factory_register_the_games_and_train_nothing(tmp_
     register, examples, start = ast.parse(program.read_text()).body
     assert ast.unparse(register) == "import ale_py"
     assert ast.unparse(examples) == "from sf_examples.atari.train_atari import main"
+    assert isinstance(start, ast.If)
     assert ast.unparse(start.test) == "__name__ == '__main__'" and ast.unparse(start.body[-1]) == "main()"
 
 

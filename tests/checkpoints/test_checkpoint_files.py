@@ -13,7 +13,7 @@ from algorithms.checkpoints import (
     save,
 )
 from algorithms.workers.checkpoint_fit import require_fit
-from tests.checkpoints.test_checkpoints import sealed
+from tests.checkpoints.test_checkpoints import read_newest, sealed
 
 
 def content(step):
@@ -38,7 +38,7 @@ def test_a_file_of_somebody_elses_is_neither_read_nor_removed(tmp_path, name):
         save(tmp_path, "latest", step, step, content(step), keep=1)
         save(tmp_path, "best", step, step, content(step), metric=0.5)
     assert (tmp_path / name).read_bytes() == b"somebody else's"
-    assert load_newest_valid(tmp_path).train_step == load_newest_valid(tmp_path, "best").train_step == 2
+    assert read_newest(tmp_path).train_step == read_newest(tmp_path, "best").train_step == 2
 
 
 def test_every_checkpoint_that_a_run_went_on_before_is_kept_aside(tmp_path):

@@ -11,6 +11,8 @@ import sys
 import textwrap
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -18,6 +20,7 @@ import pytest
 import torch
 
 from algorithms.checkpoints import (
+    Checkpoint,
     CheckpointError,
     best_metric,
     encode,
@@ -43,6 +46,19 @@ def payload(seed=0, size=300):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def read_newest(
+    folder: Path,
+    kind: str = "latest",
+    *,
+    metric_name: str = "",
+    why_unusable: Callable[[Checkpoint], str] = lambda found: "",
+) -> Checkpoint:
+    """`load_newest_valid` of a folder that has a checkpoint."""
+    found = load_newest_valid(folder, kind, metric_name=metric_name, why_unusable=why_unusable)
+    assert found is not None
+    return found
 
 
 def rewrite(path, content):
@@ -106,7 +122,7 @@ def test_saving_the_same_step_twice_leaves_one_file(tmp_path):
     save(tmp_path, "latest", 1, 2, payload(0))
     save(tmp_path, "latest", 1, 2, payload(1), keep=1)
     assert len(names(tmp_path)) == 1
-    assert torch.equal(load_newest_valid(tmp_path).payload["model"]["w"], payload(1)["model"]["w"])
+    assert torch.equal(read_newest(tmp_path).payload["model"]["w"], payload(1)["model"]["w"])
 
 
 def test_files_that_cannot_be_read_are_never_deleted_and_do_not_count_as_kept(tmp_path):
@@ -122,7 +138,7 @@ def test_checkpoints_of_an_abandoned_future_are_moved_aside_not_taken_up(tmp_pat
     for step in (10, 20):
         save(tmp_path, "latest", step, step, payload(), keep=3)
     save(tmp_path, "latest", 12, 12, payload(), keep=3)  # the run went on from step 10
-    assert load_newest_valid(tmp_path).train_step == 12
+    assert read_newest(tmp_path).train_step == 12
     assert [load(path).train_step for path in (tmp_path / "superseded").iterdir()] == [20]
 
 
@@ -134,7 +150,7 @@ def test_an_empty_or_missing_folder_holds_no_checkpoint(tmp_path):
 def test_an_unreadable_newest_falls_back_to_the_next_with_a_warning(tmp_path):
     older, newer = (save(tmp_path, "latest", step, step, payload(step)) for step in (1, 2))
     rewrite(newer, newer.read_bytes()[: newer.stat().st_size // 2])
-    found = load_newest_valid(tmp_path)
+    found = read_newest(tmp_path)
     assert (found.path, found.train_step, len(found.warnings)) == (older, 1, 1)
     assert newer.name in found.warnings[0]
     assert newer.exists()
@@ -157,11 +173,11 @@ def test_only_milestones_left_is_an_error_rather_than_a_start_from_nothing(tmp_p
 
 def test_without_a_best_checkpoint_the_newest_is_taken_with_a_warning(tmp_path):
     save(tmp_path, "latest", 4, 4, payload())
-    found = load_newest_valid(tmp_path, "best")
+    found = read_newest(tmp_path, "best")
     assert found.train_step == 4
     assert "has no best checkpoint" in found.warnings[0]
     save(tmp_path, "best", 3, 3, payload(), metric=1.0)
-    found = load_newest_valid(tmp_path, "best")
+    found = read_newest(tmp_path, "best")
     assert (found.train_step, found.warnings) == (3, [])
 
 
@@ -281,7 +297,7 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path
     assert "could not be written" in done.stdout, done.stderr
     assert "the older checkpoints are untouched" in done.stdout
     assert names(tmp_path) == ["checkpoint_000000000001_000000000000001.pth"]
-    assert load_newest_valid(tmp_path).train_step == 1
+    assert read_newest(tmp_path).train_step == 1
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -295,7 +311,7 @@ def test_a_disk_that_fails_late_leaves_the_older_checkpoints_and_the_next_save_s
         patch.setattr(os, call, fail)
         with pytest.raises(CheckpointError, match=r"Input/output error.*the older checkpoints are untouched"):
             save(tmp_path, "latest", 2, 2, payload(), keep=1)
-    assert load_newest_valid(tmp_path).train_step == 1 and len(names(tmp_path)) == 1
+    assert read_newest(tmp_path).train_step == 1 and len(names(tmp_path)) == 1
     assert load(save(tmp_path, "latest", 3, 3, payload())).train_step == 3
 
 
@@ -340,7 +356,8 @@ def test_numbers_that_are_not_finite_are_found_wherever_they_are(bad):
     content["moments"][1][1]["x"].zero_()
     assert where_not_finite(content, "payload") is None
     content["model"]["half"][7] = bad
-    assert where_not_finite(content, "payload").startswith("payload['model']['half'] has 1 of 300")
+    told = where_not_finite(content, "payload")
+    assert told is not None and told.startswith("payload['model']['half'] has 1 of 300")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +373,7 @@ def test_a_death_at_any_moment_leaves_a_checkpoint_and_the_next_save_clears_up(t
     environment = os.environ | {VARIABLE: f"checkpoint-{place}=kill@1"}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert load_newest_valid(tmp_path).train_step == newest
+    assert read_newest(tmp_path).train_step == newest
     assert len(names(tmp_path)) == 2  # the old one, and the new one under its temporary or its own name
     save(tmp_path, "latest", 3, 3, payload(), keep=1)
     assert [load(path).train_step for path in list_checkpoints(tmp_path)] == [3] and len(names(tmp_path)) == 1
@@ -385,8 +402,10 @@ def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
     """
     child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
         child.stdout.readline()
-        seen, deadline = set(), time.monotonic() + 60
+        seen: set[int] = set()
+        deadline = time.monotonic() + 60
         while len(seen) < 10 and time.monotonic() < deadline:
             for path in list_checkpoints(tmp_path)[:1]:
                 seen.add(load(path).train_step)
@@ -394,20 +413,20 @@ def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
         child.kill()
         child.communicate()
     assert len(seen) == 10
-    assert load_newest_valid(tmp_path).warnings == []
+    assert read_newest(tmp_path).warnings == []
 
 
 def test_the_latest_is_whatever_was_written_last_be_it_ordinary_or_the_best(tmp_path):
     best = save(tmp_path, "best", 8, 900, {"a": 1}, metric=5.0, metric_name="reward")
-    found = load_newest_valid(tmp_path)
+    found = read_newest(tmp_path)
     assert (found.path, found.train_step, found.payload, found.warnings) == (best, 8, {"a": 1}, [])
     same = save(tmp_path, "latest", 8, 900, {"a": 2})
-    assert load_newest_valid(tmp_path).path == same
+    assert read_newest(tmp_path).path == same
     save(tmp_path, "best", 8, 901, {"a": 3}, metric=6.0, metric_name="reward")
-    assert load_newest_valid(tmp_path).payload == {"a": 3}  # the run was killed before the next ordinary one
+    assert read_newest(tmp_path).payload == {"a": 3}  # the run was killed before the next ordinary one
     newest = list_checkpoints(tmp_path, "best")[0]
     rewrite(newest, newest.read_bytes()[:-1])
-    found = load_newest_valid(tmp_path)
+    found = read_newest(tmp_path)
     assert found.path == same and [newest.name in warning for warning in found.warnings] == [True]
 
 
@@ -420,9 +439,9 @@ def test_the_best_by_each_metric_stays_and_a_better_one_is_never_replaced(tmp_pa
     better = best(3, 3.5, "reward")
     worse = best(4, 2.0, "reward")
     assert set(tmp_path.iterdir()) == {length, better, worse}
-    assert load_newest_valid(tmp_path, "best", metric_name="reward").path == better
-    assert load_newest_valid(tmp_path, "best", metric_name="len").path == length
-    assert load_newest_valid(tmp_path, "best", metric_name="kills").path == worse  # the newest of them
+    assert read_newest(tmp_path, "best", metric_name="reward").path == better
+    assert read_newest(tmp_path, "best", metric_name="len").path == length
+    assert read_newest(tmp_path, "best", metric_name="kills").path == worse  # the newest of them
     assert set(tmp_path.iterdir()) == {length, better, worse}
     assert best(5, 4.0, "reward").exists() and not better.exists() and not worse.exists()
 
@@ -441,13 +460,13 @@ def test_a_best_checkpoint_of_an_abandoned_future_is_moved_aside_too(tmp_path):
     save(tmp_path, "latest", 10, 10, payload())
     save(tmp_path, "best", 20, 20, payload(), metric=9.0, metric_name="reward")
     save(tmp_path, "latest", 12, 12, payload())  # the run went on from step 10
-    assert load_newest_valid(tmp_path).train_step == 12
+    assert read_newest(tmp_path).train_step == 12
     assert [load(path).train_step for path in (tmp_path / "superseded").iterdir()] == [20]
 
 
 def test_a_threshold_comes_from_the_best_file_that_can_be_used_and_is_not_of_an_abandoned_future(tmp_path):
     def threshold(name="reward", refused=()):
-        up_to = load_newest_valid(tmp_path, why_unusable=lambda found: "unfit" if found.train_step in refused else "")
+        up_to = read_newest(tmp_path, why_unusable=lambda found: "unfit" if found.train_step in refused else "")
         return best_metric(tmp_path, name, up_to, lambda found: "unfit" if found.train_step in refused else "")
 
     save(tmp_path, "latest", 1, 1, payload())
@@ -463,7 +482,7 @@ def test_a_threshold_comes_from_the_best_file_that_can_be_used_and_is_not_of_an_
 
 def test_a_checkpoint_that_its_reader_cannot_use_is_passed_over_with_the_reason(tmp_path):
     older, newer = (save(tmp_path, "latest", step, step, payload()) for step in (1, 2))
-    found = load_newest_valid(tmp_path, why_unusable=lambda found: "unfit" if found.train_step == 2 else "")
+    found = read_newest(tmp_path, why_unusable=lambda found: "unfit" if found.train_step == 2 else "")
     assert found.path == older and found.warnings == [f"{newer} cannot be gone on from: unfit"]
     with pytest.raises(CheckpointError, match=r"unfit; .*unfit\. Nothing was changed"):
         load_newest_valid(tmp_path, why_unusable=lambda found: "unfit")
@@ -479,7 +498,7 @@ def test_what_is_no_file_is_passed_over_with_a_warning_and_stops_nobody(tmp_path
     folder.mkdir()
     device = tmp_path / f"{prefix}_000000000004_000000000000004.pth"
     device.symlink_to("/dev/zero")
-    found = load_newest_valid(tmp_path, kind)
+    found = read_newest(tmp_path, kind)
     assert found.path == path
     assert len(found.warnings) == 3 and all("it is no regular file" in warning for warning in found.warnings)
     assert not any(is_intact(other) for other in (pipe, folder, device))

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import ale_py
 import ale_py.roms
@@ -24,7 +25,7 @@ def make(name="atari_breakout", render_mode=None, **options):
 
 def play(env, actions, seed):
     """What each step returned, and the observation of each reset in the same form, resetting where an episode ends."""
-    results = [(env.reset(seed=seed)[0], 0.0, False, False, {})]
+    results: list[tuple[Any, ...]] = [(env.reset(seed=seed)[0], 0.0, False, False, {})]
     for action in actions:
         results.append(env.step(action))
         if results[-1][2] or results[-1][3]:
@@ -44,7 +45,9 @@ class PlainAtari:
         self.ale = ale_py.ALEInterface()
         self.ale.setFloat("repeat_action_probability", sticky)
         self.ale.setInt("random_seed", int(self.rng.integers(2**31)))
-        self.ale.loadROM(ale_py.roms.get_rom_path(game))
+        rom = ale_py.roms.get_rom_path(game)
+        assert rom is not None
+        self.ale.loadROM(rom)
         self.buttons = self.ale.getMinimalActionSet()
 
     def hold(self, button, frames=4):

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -9,17 +10,18 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError, MisfitError
+from envs.api import BadEnvDataError, Decorrelation, DifferentSpecError, EnvContext, EnvError, MisfitError
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper, ValueCheck
 from envs.registry import make_batch_env
+from envs.vector.native import VectorEnvAdapter
 from envs.vector.serial import SerialVecEnv
 
 
 class Counting(gymnasium.Env):
     """Observes [attempt, time]; does what `plan` says of (attempt, time): raise it, or show it instead."""
 
-    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(3)
     action_mask_in_info = False
     length = 1000
@@ -61,7 +63,9 @@ class Batch:
     """Three environments, the middle one with a plan; what happened to them."""
 
     def __init__(self, plan, **rules):
-        self.counted, self.built, self.repairs = [], [], 0
+        self.counted: list[bool] = []
+        self.built: list[tuple[int, int]] = []
+        self.repairs = 0
 
         @contextmanager
         def repairing():
@@ -193,7 +197,12 @@ def _fails_in_its_second_reset(self):
 def test_each_environment_that_is_built_or_reset_is_a_sign_of_life():
     beats = []
     contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
-    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultKeeper(beat=lambda: beats.append(1)))
+
+    def beat():
+        beats.append(1)
+        return True
+
+    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultKeeper(beat=beat))
     assert len(beats) >= 8, "4 are built, and 4 reset to look for masks"
     batch.reset(step_arrays(batch.spec, 4))
     assert len(beats) >= 12
@@ -249,7 +258,8 @@ def test_an_environment_that_calls_sys_exit_has_failed():
 def test_an_environment_with_other_spaces_cannot_take_the_place(monkeypatch):
     batch = Batch({(0, 1): CRASH}, max_rebuilds=2).reset()
     monkeypatch.setattr(Counting, "action_space", spaces.Discrete(4))
-    with pytest.raises(EnvError, match=r"environment 11 of counting .* in make: its spaces .*same spaces") as caught:
+    message = r"environment 11 of counting .* in make: its spaces .*same spaces"
+    with pytest.raises(DifferentSpecError, match=message) as caught:
         batch.step()
     assert caught.value.is_final and batch.built == [(11, 1)], "another try would build the same"
 
@@ -416,6 +426,7 @@ def test_all_agents_of_an_environment_lose_the_step():
     batch = make_batch_env("synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultKeeper())
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
+    assert isinstance(batch, SerialVecEnv)
     batch.envs[1].step = lambda actions: 1 / 0
     batch.step(np.zeros((4, 1), np.float32), out)
     assert out.crashed.tolist() == [0, 0, 1, 1] == out.fresh.tolist() and out.frames.tolist() == [1, 1, 0, 0]
@@ -463,6 +474,7 @@ def test_a_natively_vectorised_environment_fails_and_begins_anew_as_a_whole(drop
     batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, keeper)
     out = step_arrays(batch.spec, 4)
     batch.reset(out)
+    assert isinstance(batch, VectorEnvAdapter)
     batch.env.unwrapped.state[:, 2] = np.nan
     batch.env.unwrapped.state[:, [0, 1, 3]] = 0.0
     actions = np.zeros((4, 1), np.float32)

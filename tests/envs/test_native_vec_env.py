@@ -1,5 +1,7 @@
 """Environments that come vectorised: next-step autoreset as the protocol says, episodes like the serial backend's."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -113,7 +115,7 @@ def episodes(batch, num_envs, steps):
     actions_of = [np.random.default_rng(row) for row in range(num_envs)]
     out = step_arrays(batch.spec, num_envs)
     batch.reset(out)
-    decisions = [[] for _ in range(num_envs)]
+    decisions: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
     for _ in range(steps):
         before, is_final = out.observations["obs"].copy(), out.final.astype(bool)
         actions = [[0 if is_final[row] else actions_of[row].integers(2)] for row in range(num_envs)]
@@ -214,7 +216,8 @@ class Breaking(Counter):
 
 def breaking(does, count, **keeper):
     """A vector of `count` counters, of which the last breaks; who counts; and how often it was built."""
-    failures, built = [], []
+    failures: list[bool] = []
+    built: list[EnvContext] = []
 
     def build(context):
         built.append(context)
@@ -248,7 +251,8 @@ def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
         def set_reward_shaping(self, weights):
             heard.append((self, weights))
 
-    heard, built = [], []
+    heard: list[tuple[SyncVectorEnv, Any]] = []
+    built: list[EnvContext] = []
 
     def build(context):
         built.append(context)
@@ -273,7 +277,8 @@ def test_raising_when_told_of_progress_is_a_failure_of_the_next_step():
         built.append(context)
         return Curious([lambda: Counter(9)] * 2)
 
-    built, failures = [], []
+    built: list[EnvContext] = []
+    failures: list[bool] = []
     batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultKeeper(count=failures.append), build)
     out = step_arrays(batch.spec, 2)
     batch.reset(out)

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import step_arrays
-from envs.api import Decorrelation, EnvContext, EnvError, UnsupportedSpaceError
+from envs.api import Decorrelating, Decorrelation, EnvContext, EnvError, UnsupportedSpaceError
 from envs.registry import make_batch_env
 from envs.vector.serial import SerialVecEnv
 
@@ -192,20 +192,21 @@ def test_a_failure_names_the_environment_not_the_agent_row():
     batch = SerialVecEnv(envs, [EnvContext(), EnvContext(env_id=1)])
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
-    envs[1].script = None
+    envs[1].script = None  # type: ignore[assignment]  # its next step fails
     with pytest.raises(EnvError, match=r"environment 1 .*failed in step: TypeError"):
         batch.step(np.zeros((6, 1), np.float32), out)
 
 
-def test_agents_with_different_spaces_are_refused():
+def test_agents_with_different_spaces_are_refused(monkeypatch):
     env = ScriptedParallel({})
-    env.action_space = lambda agent: spaces.Discrete(2 + (agent == "c"))
+    monkeypatch.setattr(env, "action_space", lambda agent: spaces.Discrete(2 + (agent == "c")))
     with pytest.raises(UnsupportedSpaceError, match=r"'a' and 'c' have different action spaces.*pad_action_space"):
         SerialVecEnv([env], [EnvContext()])
 
 
 def test_decorrelated_agents_that_left_take_no_part():
     batch = make_batch_env("synthetic_multi", None, [EnvContext(env_id=i, seed=1) for i in range(6)])
+    assert isinstance(batch, Decorrelating)
     out = step_arrays(batch.spec, 6)
     batch.decorrelate(Decorrelation(np.random.default_rng(0), 40), out)
     active = out.active.reshape(6, 3)

@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,8 +20,8 @@ class Sound(gymnasium.Env):
     """Keeps the contract; tests break one thing at a time."""
 
     observation_space = spaces.Dict({"seen": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(3, start=1)})
-    action_space = spaces.MultiDiscrete([2, 3])
-    action_mask_in_info = True
+    action_space: spaces.Space[Any] = spaces.MultiDiscrete([2, 3])
+    action_mask_in_info: bool | None = True
 
     def __init__(self):
         self.steps, self.total, self.seeds = 0, 0, []
@@ -50,7 +51,7 @@ class Sound(gymnasium.Env):
 
 
 def named(factory):
-    return ResolvedEnv(EnvFamily(lambda name, options, context: factory(), NoOptions, dict), "mine", "mine")
+    return ResolvedEnv(EnvFamily(lambda name, options, context: factory(), NoOptions, lambda name: {}), "mine", "mine")
 
 
 def check(factory, **options):
@@ -156,7 +157,7 @@ def test_what_breaks_the_contract_is_refused_in_one_line_that_names_it(what):
 class Undeclared(Sound):
     """Does not say whether its infos hold masks: the first reset is looked at before the check begins."""
 
-    action_space = spaces.Discrete(3)
+    action_space: spaces.Space[Any] = spaces.Discrete(3)
     action_mask_in_info = None
 
     def info(self):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -36,7 +37,7 @@ def forget_what_was_registered(monkeypatch):
 
 
 class Small(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
     action_mask_in_info = False
 

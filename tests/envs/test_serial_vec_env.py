@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters import first_seed, step_arrays
-from envs.api import ActionLeaf, Decorrelation, EnvContext, EnvError, EnvSpec, ObservationLeaf
+from envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
 from envs.families.classic import ClassicOptions
 from envs.families.synthetic import SyntheticOptions
 from envs.faults import FaultKeeper
@@ -26,7 +26,7 @@ class Scripted(gymnasium.Env):
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(3)
-    action_mask_in_info = False
+    action_mask_in_info: bool | None = False
 
     def __init__(self, *script, infos=None):
         self.script, self.infos = script, infos or {}
@@ -315,19 +315,19 @@ def test_decorrelation_keeps_to_the_mask():
 
 
 @pytest.mark.parametrize("phase", ["reset", "step", "close", "reset within a step"])
-def test_a_failure_names_the_environment_and_carries_the_cause(phase):
+def test_a_failure_names_the_environment_and_carries_the_cause(phase, monkeypatch):
     def fail(*args, **kwargs):
         raise FloatingPointError("overflow in the solver")
 
     method = phase.partition(" ")[0]
     envs = [Scripted(TERMINATES) for _ in range(3)]
     if method == "step":
-        envs[1].step = fail
+        monkeypatch.setattr(envs[1], "step", fail)
     batch = batch_of(*envs)
     out = garbage(batch)
     if "step" in phase:
         batch.reset(out)
-    setattr(envs[1], method, fail)
+    monkeypatch.setattr(envs[1], method, fail)
     calls = {"reset": lambda: batch.reset(out), "close": batch.close}
     with pytest.raises(EnvError, match=r"environment 1 .*failed in .*: FloatingPointError: overflow") as caught:
         calls.get(phase, lambda: batch.step(np.zeros((3, 1), np.float32), out))()
@@ -335,9 +335,9 @@ def test_a_failure_names_the_environment_and_carries_the_cause(phase):
     assert isinstance(caught.value.__cause__, FloatingPointError)
 
 
-def test_closing_reaches_every_environment_once_whatever_fails():
+def test_closing_reaches_every_environment_once_whatever_fails(monkeypatch):
     envs = [Scripted(CONTINUES) for _ in range(3)]
-    envs[0].close = lambda: 1 / 0
+    monkeypatch.setattr(envs[0], "close", lambda: 1 / 0)
     batch = batch_of(*envs)
     with pytest.raises(EnvError, match=r"environment 0 .*failed in close"):
         batch.close()
@@ -351,7 +351,7 @@ def test_environments_with_different_spaces_are_refused():
     message = (
         r"environment 1 .*differ.*actions: one of 4; 1 agent\]; expected \[.*actions: one of 3; 1 agent\]; all env"
     )
-    with pytest.raises(EnvError, match=message) as caught:
+    with pytest.raises(DifferentSpecError, match=message) as caught:
         batch_of(Scripted(CONTINUES), other)
     assert caught.value.is_final and "\n" not in str(caught.value)
 
@@ -368,6 +368,7 @@ def test_environments_with_different_spaces_are_refused():
 )
 def test_environments_that_agree_with_each_other_but_not_with_the_run_are_refused(name, first, second):
     """One of them has other spaces than the environment that was looked at before the run."""
+    options: ClassicOptions | SyntheticOptions
     if name == "classic":
         name, other, options = "CartPole-v1", "synthetic_identity", ClassicOptions(**first)
         expected = make_batch_env(other, None, [EnvContext()]).spec
@@ -377,7 +378,8 @@ def test_environments_that_agree_with_each_other_but_not_with_the_run_are_refuse
     contexts = [EnvContext(env_id=6 + i) for i in range(2)]
     own = make_batch_env(name, options, contexts)
     assert make_batch_env(name, options, contexts, spec=own.spec).spec == own.spec
-    with pytest.raises(EnvError, match=f"environment 6 of {name} .* failed in make: its spaces differ") as caught:
+    message = f"environment 6 of {name} .* failed in make: its spaces differ"
+    with pytest.raises(DifferentSpecError, match=message) as caught:
         make_batch_env(name, options, contexts, spec=expected)
     assert caught.value.is_final and str(caught.value).count("[observations: ") == 2
 

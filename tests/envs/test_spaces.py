@@ -123,11 +123,11 @@ ACTION_SPACES = [
     spaces.Discrete(3),
     spaces.Discrete(3, start=-1),
     spaces.MultiDiscrete([2, 5]),
-    spaces.MultiDiscrete([[2, 5], [3, 4]], start=[[1, 1], [0, 2]]),
+    spaces.MultiDiscrete(np.array([[2, 5], [3, 4]]), start=np.array([[1, 1], [0, 2]])),
     spaces.MultiBinary(3),
     spaces.Box(-2.0, 3.0, (2,), np.float32),
     spaces.Box(-2.0, 3.0, (2, 2), np.float64),
-    spaces.Box(np.float32([-1.0, -np.inf, 0.0]), np.float32([1.0, np.inf, np.inf])),
+    spaces.Box(np.array([-1.0, -np.inf, 0.0], np.float32), np.array([1.0, np.inf, np.inf], np.float32)),
     spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2]))),
     spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Box(0, 5, (1,)), spaces.Discrete(4)))}),
 ]
@@ -168,7 +168,8 @@ def test_leaves_of_a_mixed_action_lie_side_by_side():
 
 def test_finite_bounds_are_stretched_to_and_infinite_ones_pass():
     infinite = np.inf
-    space = spaces.Box(np.float32([-2.0, -infinite, 0.0, -1e30]), np.float32([6.0, infinite, infinite, 1e30]))
+    low = np.array([-2.0, -infinite, 0.0, -1e30], np.float32)
+    space = spaces.Box(low, np.array([6.0, infinite, infinite, 1e30], np.float32))
     layout = ActionLayout(space)
     assert layout.leaves[0].low == (-2.0, -infinite, 0.0, -infinite)
     actions = np.array([[-1, -5, -5, -5], [0, 5, 5, 5], [9, 0.5, 0.5, 0.5]], np.float32)

@@ -220,11 +220,11 @@ def test_a_fault_may_come_with_a_reset_instead():
 
 
 def test_an_unreliable_cartpole_raises_and_stalls_as_often_as_asked():
-    options = {"synthetic_fault_probability": 0.05, "synthetic_stall_probability": 0.1, "synthetic_stall_seconds": 0.02}
-    context = EnvContext(seed=1)
-    env = resolve("synthetic_unreliable_cartpole").family.make(
-        "synthetic_unreliable_cartpole", SyntheticOptions(**options), context
+    options = SyntheticOptions(
+        synthetic_fault_probability=0.05, synthetic_stall_probability=0.1, synthetic_stall_seconds=0.02
     )
+    context = EnvContext(seed=1)
+    env = resolve("synthetic_unreliable_cartpole").family.make("synthetic_unreliable_cartpole", options, context)
     env.reset(seed=1)
     raised = stalled = 0
     for _ in range(1000):

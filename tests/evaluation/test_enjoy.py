@@ -65,15 +65,18 @@ def test_the_command_plays_as_many_episodes_as_asked_and_ends_with_a_table(exper
 def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
     place, folder = experiment("CartPole-v1")
     command = [sys.executable, ENJOY, *place, "--save_video"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(5)]
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
         rest, complaints = process.communicate(timeout=60)
     assert process.returncode == 130 and complaints == ""
     assert "playing until Ctrl+C" in lines[1]
     assert "std error" in rest
-    told = int(re.search(r"\((\d+) pictures\)", rest)[1])
+    found = re.search(r"\((\d+) pictures\)", rest)
+    assert found is not None
+    told = int(found[1])
     pictures, _ = imageio_ffmpeg.count_frames_and_secs(str(next((folder / "videos").iterdir())))
     assert pictures == told > sum(length for _, _, length in episodes_of("".join(lines)))
 
@@ -143,7 +146,12 @@ def test_without_a_display_one_warning_says_what_to_do_and_the_policy_is_scored(
 def test_with_a_display_every_step_is_shown_at_the_pace_asked_for(experiment, capsys, caplog, monkeypatch):
     shown = []
     show = Window.show
-    monkeypatch.setattr(Window, "show", lambda self, it: shown.append(self.frames_per_second) or show(self, it))
+
+    def note_and_show(self, picture):
+        shown.append(self.frames_per_second)
+        show(self, picture)
+
+    monkeypatch.setattr(Window, "show", note_and_show)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     place, _ = experiment("CartPole-v1")
     assert enjoy(*place, "--max_num_episodes=2", "--fps=5000") == 0

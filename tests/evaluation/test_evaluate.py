@@ -1,6 +1,7 @@
 """Which episodes count and what they earned: against playing them one after the other in a plain loop."""
 
 import math
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -40,7 +41,7 @@ class Countdown(gymnasium.Env):
         self.actions.append(int(action))
         self.left -= 1
         has_ended = self.left == 0
-        info = {"num_frames": 2}
+        info: dict[str, Any] = {"num_frames": 2}
         if has_ended:
             info |= {"true_reward": 10.0 * self.length, "episode_extra_stats": {"length": float(self.length)}}
         observation = np.array([self.left], np.float32)
@@ -53,7 +54,8 @@ def side_by_side(*envs):
 
 def policy_for(env, rows=None, seed=0, **model):
     torch.manual_seed(1)
-    config = ModelConfig(**({"encoder": "mlp", "mlp_layers": "8", "hidden_size": 8, "use_rnn": False} | model))
+    small: dict[str, Any] = {"encoder": "mlp", "mlp_layers": "8", "hidden_size": 8, "use_rnn": False}
+    config = ModelConfig(**(small | model))
     rows = env.num_envs * env.spec.agents_per_env if rows is None else rows
     return PolicyInference(build_actor_critic(config, env.spec), rows, "cpu", seed)
 
@@ -171,7 +173,12 @@ def test_an_action_is_held_for_the_frames_asked_for_and_an_episode_starts_with_a
     policy = policy_for(batch)
     decided = []
     act = policy.act
-    policy.act = lambda *args: decided.append(args) or act(*args)
+
+    def note_and_act(*args):
+        decided.append(args)
+        return act(*args)
+
+    policy.act = note_and_act
     evaluate_policy(policy, batch, 20, action_repeat=4)
     held = np.array(env.actions).reshape(20, 5)
     assert len(decided) == 20 * 3
@@ -184,7 +191,12 @@ def test_only_rows_whose_action_is_due_decide():
     policy = policy_for(batch, use_rnn=True)
     asked = []
     act = policy.act
-    policy.act = lambda rows, *rest: asked.append(rows.tolist()) or act(rows, *rest)
+
+    def note_and_act(rows, *rest):
+        asked.append(rows.tolist())
+        return act(rows, *rest)
+
+    policy.act = note_and_act
     evaluate_policy(policy, batch, 4, action_repeat=100)
     assert asked == [[0, 1], [0], [1], [0]]  # episodes of the first begin at steps 0, 3, 6, of the second at 0, 4
 

@@ -148,9 +148,10 @@ def test_a_vectorised_environment_is_drawn_too():
         ("classic_cartpole_no_velocity", (400, 600), 50),
     ],
 )
-def test_every_family_draws_what_is_played_at_its_own_pace(name, size, rate):
-    pictures, sink = [], Sink()
-    sink.show = pictures.append
+def test_every_family_draws_what_is_played_at_its_own_pace(monkeypatch, name, size, rate):
+    pictures: list[np.ndarray] = []
+    sink = Sink()
+    monkeypatch.setattr(sink, "show", pictures.append)
     screen = Screen([sink], 0.0, may_open_windows=False)
     env = resolve(name)
     batch = screen.build(env, env.family.config(), EnvContext(seed=0))
@@ -212,6 +213,7 @@ def test_a_window_shows_pictures_until_its_user_leaves(unseen_display, leave):
     picture = np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8)
     window.show(picture)
     shown = pygame.display.get_surface()
+    assert shown is not None
     assert shown.get_size() == (80 * 8, 50 * 8)  # magnified by a whole number to 400 or more
     assert shown.get_at((8 * 7 + 3, 8 * 5 + 3))[:3] == tuple(picture[5, 7])
     assert not window.is_closed

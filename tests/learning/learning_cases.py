@@ -38,7 +38,8 @@ class ScaledReturns:
     """Fixed statistics, so that a test can tell units apart; remembers what it was shown."""
 
     def __init__(self, mean: float, deviation: float) -> None:
-        self.mean, self.deviation, self.updates = mean, deviation, []
+        self.mean, self.deviation = mean, deviation
+        self.updates: list[tuple[Tensor, Tensor]] = []
 
     def normalize(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.deviation

@@ -58,7 +58,7 @@ class PlainPpo:
         for epoch in range(config.ppo_epochs):
             kls = []
             for piece in pieces:
-                estimates = None if config.with_vtrace else tuple(part[:, piece] for part in ahead)
+                estimates = None if config.with_vtrace else (ahead[0][:, piece], ahead[1][:, piece])
                 mine = Rows(*(part[:, piece] for part in rows))
                 loss, chosen, kl = self.loss(columns(batch, piece), mine, rewards[:, piece], estimates)
                 if not math.isfinite(loss.item()):

@@ -20,7 +20,7 @@ def test_a_mean_over_none_is_zero_and_pulls_at_nothing():
     mean = masked_mean(x, mean_weights(torch.zeros(2, 3, dtype=torch.bool)))
     mean.backward()
     assert mean.item() == 0.0
-    assert x.grad.abs().max() == 0.0
+    assert x.grad is not None and x.grad.abs().max() == 0.0
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_rows():

@@ -43,6 +43,7 @@ def test_a_loss_is_documented_finite_and_pulls_on_valid_rows_only(name):
     assert all(value.shape == () and value.isfinite() for value in result.metrics.values())
     result.loss.backward()
     valid = whole_batch(batch, config_for(6, 4), 0).valid
+    assert parameters.grad is not None
     assert parameters.grad[valid].abs().max() > 0.0
     assert parameters.grad[~valid].abs().max() == 0.0
 
@@ -56,7 +57,7 @@ def test_a_loss_over_no_valid_row_is_zero(name):
     result = loss.compute(inputs_for(parameters, batch), loss.config())
     result.loss.backward()
     assert result.loss.item() == 0.0
-    assert parameters.grad.abs().max() == 0.0
+    assert parameters.grad is not None and parameters.grad.abs().max() == 0.0
 
 
 def test_action_smoothness_compares_neighbours_of_one_episode():
@@ -81,7 +82,7 @@ def test_action_smoothness_leaves_out_pairs_with_different_action_masks():
     result = loss.compute(inputs_for(parameters, acted_out(TinyModel(), 3, 1, ends=False)), loss.config())
     result.loss.backward()
     assert result.loss.item() < 1.0
-    assert parameters.grad.isfinite().all()
+    assert parameters.grad is not None and parameters.grad.isfinite().all()
 
 
 def test_action_smoothness_needs_two_rows():
@@ -104,7 +105,7 @@ def zero(inputs, options):
 def test_a_loss_from_elsewhere_is_found_by_module_or_by_registered_name(monkeypatch):
     own = AuxiliaryLoss(Nothing, zero)
     module = types.ModuleType("my_losses.zero")
-    module.LOSS = own
+    module.__dict__["LOSS"] = own
     monkeypatch.setitem(sys.modules, "my_losses", types.ModuleType("my_losses"))
     monkeypatch.setitem(sys.modules, "my_losses.zero", module)
     assert load("my_losses.zero") is own

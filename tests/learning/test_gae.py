@@ -41,8 +41,8 @@ def test_equals_the_definition(gae_lambda):
     case = random_case()
     result = gae(**case, gae_lambda=gae_lambda)
     for b in range(3):
-        columns = [case[name][:, b].tolist() for name in TENSORS]
-        expected = by_definition(*columns, case["bootstrap_value"][b].item(), gae_lambda)
+        r, v, discount, has_delta = (case[name][:, b].tolist() for name in TENSORS)
+        expected = by_definition(r, v, discount, has_delta, case["bootstrap_value"][b].item(), gae_lambda)
         assert result.advantages[:, b].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert_close(result.value_targets, result.advantages + case["values"])
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from tests.learning.learning_cases import ScaledReturns, TinyModel, acted_out, c
 from tests.learning.plain_ppo import PlainPpo
 
 # Ratios far from 1, so that every clip is at work; both units of values; two minibatches, or as a case says.
-COMMON = {"batch_size": 12, "learning_rate": 5e-3, "shuffle_minibatches": False, "ppo_clip_ratio": 0.5}
+COMMON: dict[str, Any] = {"batch_size": 12, "learning_rate": 5e-3, "shuffle_minibatches": False, "ppo_clip_ratio": 0.5}
 SMALL_STEPS = {"lr_schedule_kl_threshold": 1e-4}  # every change is too large: the rate falls each time
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "V-trace, two epochs": {"ppo_epochs": 2},
     "V-trace with other caps": {"vtrace_rho": 0.6, "vtrace_c": 1.8},
     "GAE of one minibatch": {"with_vtrace": False, "batch_size": 24},

@@ -49,7 +49,7 @@ def test_the_policy_loss_stops_pulling_outside_the_trust_region_only_where_it_wo
     log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5]], requires_grad=True)
     advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
     policy_loss(log_ratio, advantages, torch.full((1, 4), 0.25), clip_range=CLIP).backward()
-    assert (log_ratio.grad != 0).tolist() == [[False, True, True, False]]
+    assert log_ratio.grad is not None and log_ratio.grad.ne(0).tolist() == [[False, True, True, False]]
 
 
 def test_the_value_loss_is_the_larger_squared_error():

@@ -54,17 +54,17 @@ def test_equals_the_definition(steps, rho_max, c_max):
     case = random_case(steps, ends=steps >= 6)
     result = vtrace(**case, rho_max=rho_max, c_max=c_max)
     for b in range(3):
-        w, *rest = ([*case[name][:, b].tolist()] for name in TENSORS)
-        targets, advantages = by_definition(
-            [math.exp(x) for x in w], *rest, case["bootstrap_value"][b].item(), rho_max, c_max
-        )
+        log_w, r, v, discount, has_delta = (case[name][:, b].tolist() for name in TENSORS)
+        w, v_end = [math.exp(x) for x in log_w], case["bootstrap_value"][b].item()
+        targets, advantages = by_definition(w, r, v, discount, has_delta, v_end, rho_max, c_max)
         assert result.value_targets[:, b].tolist() == pytest.approx(targets, rel=1e-4, abs=1e-4)
         assert result.advantages[:, b].tolist() == pytest.approx(advantages, rel=1e-4, abs=1e-4)
 
 
 def test_on_policy_targets_are_discounted_returns():
     case = random_case(ends=False) | {"log_ratio": torch.zeros(6, 3)}
-    returns, following = [], case["bootstrap_value"]
+    returns: list[torch.Tensor] = []
+    following = case["bootstrap_value"]
     for reward in case["rewards"].flip(0):
         following = reward + 0.9 * following
         returns.insert(0, following)

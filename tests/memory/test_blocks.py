@@ -221,7 +221,7 @@ def test_at_every_moment_every_block_is_either_free_or_somebody_s(policies, bloc
     arrays, split_blocks, learners = one_split(policies=policies, blocks=blocks)
     rng = np.random.default_rng(policies * 10 + blocks)
     split, holding = {"blocks": split_blocks, "filling": False}, [None] * policies
-    released = [set() for _ in range(policies)]
+    released: list[set[int]] = [set() for _ in range(policies)]
     events = []
     for _ in range(1500):
         before = list(holding)

@@ -69,7 +69,7 @@ def answer_twice_or_never(arrays, policies, workers, rounds, rng):
     actors, splits = arrays.sizes.actors, arrays.sizes.splits
     asking = {(a, s): SplitRequests(arrays, a, s) for a in range(actors) for s in range(splits)}
     asked = dict.fromkeys(asking, 0)
-    answers = {}
+    answers: dict[tuple[int, tuple[int, int], int], int] = {}
     for _ in range(rounds):
         cell = list(asking)[int(rng.integers(len(asking)))]
         if not asked[cell] or asking[cell].is_answered():

@@ -77,7 +77,7 @@ def test_a_copy_is_repeated_when_its_writer_has_begun_to_overwrite_it(monkeypatc
         while waiting:
             if (version := waiting.pop(0)) is CutOff:
                 with pytest.raises(InterruptedError):
-                    weights.publish(CutOff(), 99)
+                    weights.publish(CutOff(), 99)  # type: ignore[arg-type]  # no array, so that its copy fails
             else:
                 weights.publish(np.full(4, version, np.float32), version)
         return count
@@ -90,7 +90,11 @@ def test_a_copy_is_repeated_when_its_writer_has_begun_to_overwrite_it(monkeypatc
 
 def test_parts_are_published_and_read_as_one():
     weights = WeightsBuffer.create("test")
-    parts = [np.arange(3, dtype=np.float32), np.arange(5, dtype=np.uint8), np.ones((2, 2), np.float32)]
+    parts: list[np.ndarray] = [
+        np.arange(3, dtype=np.float32),
+        np.arange(5, dtype=np.uint8),
+        np.ones((2, 2), np.float32),
+    ]
     weights.publish_parts(parts, 4)
     copies = [np.zeros_like(part) for part in parts]
     assert weights.read_parts_into(copies) == (1, 4)
@@ -118,7 +122,8 @@ def test_a_publication_that_was_cut_off_is_never_read_and_the_next_writer_goes_o
     for number in range(publications):
         weights.publish(np.full(4, number + 1, np.float32), number + 1)
     with pytest.raises(InterruptedError):
-        weights.publish(CutOff(), 99)  # fails after it has said which half it writes
+        # Fails after it has said which half it writes.
+        weights.publish(CutOff(), 99)  # type: ignore[arg-type]  # no array, so that its copy fails
     assert weights.read_into(flat) == (publications, publications)
     assert flat.tolist() == [publications] * 4
     successor = WeightsBuffer(os.dup(weights.descriptor))
@@ -133,7 +138,9 @@ def test_every_copy_is_whole_while_a_writer_hammers():
     context = multiprocessing.get_context("forkserver")
     writer = context.Process(target=publish_for_a_while, args=(SharedDescriptor(weights.descriptor), count, 1.5))
     writer.start()
-    flat, versions, publications = np.empty(count, np.float32), [], []
+    flat = np.empty(count, np.float32)
+    versions: list[int] = []
+    publications: list[int] = []
     while writer.is_alive() or not versions:
         read = weights.read_into(flat)
         assert (flat == read.version).all()

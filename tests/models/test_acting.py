@@ -68,7 +68,12 @@ def test_autocast_is_entered_only_for_layers_that_are_not_packed(monkeypatch, le
     model, entered = build(*leaves, precision="bf16", **options), []
     pack(model)
     autocast = model.autocast
-    monkeypatch.setattr(model, "autocast", lambda device: entered.append(device) or autocast(device))
+
+    def enter(device):
+        entered.append(device)
+        return autocast(device)
+
+    monkeypatch.setattr(model, "autocast", enter)
     ActingStep(model)(observe(*leaves), torch.zeros(3, model.state_size))
     assert bool(entered) == is_entered
 
@@ -128,15 +133,15 @@ def test_hooks_are_called():
     assert run(calls_of(layers), 1.0) == [11.0] and seen == [[1.0]]
 
 
+def owners(calls):
+    """The classes of the layers whose methods are called."""
+    return [type(call.__self__).__name__ for call in calls]
+
+
 @packs_float32
 def test_every_layer_of_ours_is_one_call():
     model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
     pack(model)
     image, vector = (calls_of(encoder) for encoder in model.trunks[0].encoder.encoders)
-    assert [type(call.__self__).__name__ for call in image] == [
-        "PixelConv",
-        "Elu",
-        *["Conv2d", "Elu"] * 2,
-        "FlattenImage",
-    ]
-    assert [type(call.__self__).__name__ for call in vector] == ["InputLinear", "Elu", "Linear", "Elu"]
+    assert owners(image) == ["PixelConv", "Elu", *["Conv2d", "Elu"] * 2, "FlattenImage"]
+    assert owners(vector) == ["InputLinear", "Elu", "Linear", "Elu"]

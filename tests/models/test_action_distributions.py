@@ -41,7 +41,8 @@ def random_parameters(spec, *batch, seed=0, masked=False):
 
 def by_leaf(spec, parameters):
     """torch's own distribution of every leaf; a forbidden choice has probability 0 there too."""
-    distributions, start = [], 0
+    distributions: list[Categorical | Normal] = []
+    start = 0
     for leaf in spec.leaves:
         if leaf.kind == "discrete":
             distributions.append(Categorical(logits=parameters[..., start : start + leaf.size]))
@@ -100,6 +101,7 @@ def test_entropy_and_kl_are_those_of_torch(case):
 def test_symmetric_kl_is_to_the_uniform_over_allowed_choices_and_to_the_unit_gaussian(case):
     distribution, spec, parameters, _ = case
     expected = []
+    neutral: Categorical | Normal
     for leaf, ours in zip(spec.leaves, by_leaf(spec, parameters), strict=True):
         if leaf.kind == "discrete":
             allowed = ours.probs > 0
@@ -146,7 +148,7 @@ def test_everything_stays_finite_with_masks_and_extreme_certainty(confidence):
         + distribution.symmetric_kl_to_uniform(p)
     )
     total.sum().backward()
-    assert total.isfinite().all() and p.grad.isfinite().all() and p.grad.any()
+    assert total.isfinite().all() and p.grad is not None and p.grad.isfinite().all() and p.grad.any()
 
 
 def test_forbidden_choices_are_never_sampled_and_the_rest_as_often_as_they_should():

@@ -1,6 +1,7 @@
 """Acting and learning are the same function: for every encoder, core, action space and mask."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ ACTIONS = {
     "box_6": (ActionLeaf("continuous", 6, (-1.0,) * 6, (1.0,) * 6),),
     "mixed": (CONTINUOUS, DISCRETE, ActionLeaf("continuous", 2, (-1.0,) * 2, (1.0,) * 2), ActionLeaf("discrete", 3)),
 }
-CORES = {
+CORES: dict[str, dict[str, Any]] = {
     "none": {"use_rnn": False},
     "gru": {"rnn_type": "gru"},
     "lstm": {"rnn_type": "lstm", "rnn_num_layers": 2},
@@ -38,11 +39,12 @@ CORES = {
 
 def small_config(**options):
     defaults = {"hidden_size": 8, "mlp_layers": "8", "obs_scale": 255.0, "normalize_input": True, "precision": "fp32"}
-    return ModelConfig(**(defaults | options))
+    chosen: dict[str, Any] = defaults | options
+    return ModelConfig(**chosen)
 
 
 def spec_of(observation, actions, masked=False):
-    leaves = (observation,)
+    leaves: tuple[ObservationLeaf, ...] = (observation,)
     if masked:
         width = action_spec(EnvSpec(leaves, actions, 1)).mask_width
         leaves += (ObservationLeaf(ACTION_MASK, (width,), "uint8", "mask"),)

@@ -7,6 +7,7 @@ import pkgutil
 import sys
 import types
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import pytest
 import torch
@@ -34,8 +35,8 @@ VECTOR = ObservationLeaf("obs", (6,), "float32", "vector")
 class Halves(nn.Module):
     """An encoder from outside: the first half of a vector, scaled."""
 
-    kind = "vector"
-    minimum_size = 1
+    kind: ClassVar[Literal["image", "vector"]] = "vector"
+    minimum_size: ClassVar[int] = 1
 
     def __init__(self, leaf, config):
         super().__init__()
@@ -70,7 +71,7 @@ def test_every_file_builds_runs_learns_and_says_what_it_is(name):
         assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in encoder.parameters())
         assert not torch.allclose(encoder(x.flip(0)), output)
     assert issubclass(encoder_type, nn.Module) and encoder_type.kind in ("image", "vector")
-    assert len(module.__doc__) > 40 and len(encoder_type.__doc__) > 10
+    assert module.__doc__ and len(module.__doc__) > 40 and len(encoder_type.__doc__) > 10
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -150,7 +151,7 @@ def test_a_registered_encoder_is_used_and_listed(registered):
 
 def test_a_path_names_an_encoder_in_any_importable_module(monkeypatch):
     module = types.ModuleType("somewhere_else")
-    module.Halves = Halves
+    module.__dict__["Halves"] = Halves
     monkeypatch.setitem(sys.modules, "somewhere_else", module)
     assert find_encoder("somewhere_else:Halves") is Halves
 
@@ -172,7 +173,7 @@ def test_images_are_shifted_and_scaled_as_the_options_say():
     torch.testing.assert_close(prepared, picture.float() - 10.0)  # the encoder divides, by way of its weight
     divided, undivided = (build_actor_critic(dataclasses.replace(config, obs_scale=s), spec) for s in (4.0, 1.0))
     divided.load_state_dict(undivided.state_dict())
-    features = [trained._trunks[0].encoder for trained in (divided, undivided)]
+    features = [trained.trunks[0].encoder for trained in (divided, undivided)]
     torch.testing.assert_close(features[0]([prepared]), features[1]([prepared / 4.0]))
     assert torch.equal(picture, original) and prepared.is_contiguous(memory_format=torch.channels_last)
     floating = torch.rand(2, 3, 7, 7)

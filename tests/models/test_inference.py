@@ -1,6 +1,7 @@
 """The policy worker's half: memory per agent row, replaced weights, repeatable samples."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ ROWS = 6
 
 def build(seed=0, spec=SPEC, **options):
     torch.manual_seed(seed)
-    return build_actor_critic(ModelConfig(**({"hidden_size": 8, "mlp_layers": "8"} | options)), spec)
+    small: dict[str, Any] = {"hidden_size": 8, "mlp_layers": "8"}
+    return build_actor_critic(ModelConfig(**(small | options)), spec)
 
 
 def inference(seed=0, weights=0, **options):
@@ -113,7 +115,7 @@ def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     (layer,) = (layer for layer in policy.model.modules() if isinstance(layer, InputLinear))
     x = 1000.0 + torch.randn(2, 100)
     exact = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    rounded_result = {"rtol": 2**-8, "atol": 1e-2}
+    rounded_result: dict[str, Any] = {"rtol": 2**-8, "atol": 1e-2}
     torch.testing.assert_close(layer(x).float(), exact, **rounded_result)
     rounded_input = torch.nn.functional.linear(x.bfloat16().float(), layer.weight, layer.bias)
     with pytest.raises(AssertionError, match="not close"):

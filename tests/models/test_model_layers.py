@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from algorithms.models.config import ModelConfig
 from algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
@@ -75,9 +76,10 @@ def test_xavier_weights_are_uniform_within_their_bound():
 def test_the_nonlinearity_follows_every_layer(name, at_minus_one):
     layers = fully_connected(1, [1, 1], ModelConfig(nonlinearity=name))
     with torch.no_grad():
-        for index in (0, 2):
-            layers[index].weight.fill_(1.0)
-            layers[index].bias.zero_()
+        for layer in (layers[0], layers[2]):
+            assert isinstance(layer, nn.Linear)
+            layer.weight.fill_(1.0)
+            layer.bias.zero_()
     inner = layers[1](torch.tensor(-1.0)).item()
     assert inner == pytest.approx(at_minus_one)
     assert layers(torch.tensor([[-1.0]])).item() == pytest.approx(layers[3](torch.tensor(inner)).item())
@@ -107,7 +109,7 @@ def test_log_stds_stay_in_their_range_with_a_gradient_and_start_where_asked():
     bounded = bounded_log_std(raw)
     bounded.sum().backward()
     assert LOG_STD_RANGE[0] < bounded.min() < -4.8 and 1.8 < bounded.max() < LOG_STD_RANGE[1]
-    assert (raw.grad > 0).all() and (bounded.diff() > 0).all()
+    assert raw.grad is not None and raw.grad.gt(0).all() and (bounded.diff() > 0).all()
     for stddev in (0.01, 0.5, 1.0, 7.0):
         assert bounded_log_std(torch.tensor(raw_log_std(stddev))).exp().item() == pytest.approx(stddev, rel=1e-4)
 
@@ -120,7 +122,12 @@ def test_a_convolution_of_bytes_is_that_of_the_scaled_numbers_and_keeps_the_byte
     plain.load_state_dict(layer.state_dict())
     pixels = torch.randint(0, 256, (5, 9, 11, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         ours = layer(pixels)
     theirs = plain(pixels.float() / 255.0)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

@@ -115,11 +115,11 @@ def test_loading_a_state_dict_writes_into_the_flat_tensor():
 
 
 def test_tied_weights_are_laid_out_once():
-    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-    module[1].weight = module[0].weight
-    flat = flatten(module)
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    second.weight = first.weight
+    flat = flatten(nn.Sequential(first, second))
     flat.fill_(1.0)
-    assert flat.shape == (16,) and module[1].weight.sum() == 16
+    assert flat.shape == (16,) and second.weight.sum() == 16
 
 
 def test_a_module_without_weights_is_empty():

@@ -76,6 +76,7 @@ def assert_blocks_equal(played, streams):
 def episodes_by_definition(streams, policies_of):
     """(step, policy, return, true return, frames, extra) of every episode, row by row, in plain Python."""
     found = []
+    extra: dict[str, float]
     for row, stream in enumerate(streams):
         total, frames, true_return, extra = 0.0, 0, None, {}
         for step, decision in enumerate(stream[:-1]):
@@ -138,10 +139,9 @@ def test_a_successor_starts_with_episodes_out_of_step_once_a_rollout_of_its_pred
     while played.split.completed < 1:
         played.step()
     place = SplitBlocks(played.arrays, *played.cell), SplitRequests(played.arrays, *played.cell)
-    successor = EnvSplit(
-        batch_of(scripted()), *place, PolicyAssignment(1, np.random.SeedSequence(1)), (np.zeros(1), np.zeros(1))
-    )
-    assert not successor.start(np.random.default_rng(0)) and not successor.try_next_block()
+    counted = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    successor = EnvSplit(batch_of(scripted()), *place, PolicyAssignment(1, np.random.SeedSequence(1)), counted)
+    assert not successor.start(Decorrelation(np.random.default_rng(0), 10)) and not successor.try_next_block()
     assert successor.waits_for_block and not successor.has_started and not played.requests[0].count()
     assert played.learn() == 1
     assert successor.try_next_block()
@@ -298,7 +298,9 @@ def test_several_agents_share_a_split_as_a_slow_plain_account_says():
     streams = []
     for env, context in enumerate(contexts):
         actions = [step[3 * env : 3 * env + 3] for step in played.actions]
-        streams += parallel_streams(MultiIdentity(options, context), first_seed(context), actions)
+        seed = first_seed(context)
+        assert seed is not None
+        streams += parallel_streams(MultiIdentity(options, context), seed, actions)
     assert_blocks_equal(played, streams)
     inactive = np.concatenate([rollout["active"][:T] == 0 for rollout in played.rollouts])
     assert 0.1 < inactive.mean() < 0.6

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from algorithms.messages import EpisodeFinished
 from algorithms.sampling.episode_stats import EpisodeStats
 from envs.api import StepArrays
 
@@ -40,11 +39,11 @@ def test_an_episode_is_told_when_it_ends_with_the_sum_of_its_own_row():
     stats = EpisodeStats(2)
     assert stats.add(step([1.0, 10.0], frames=[4, 1]), {}, policies(0, 1)) == []
     ended = stats.add(step([2.0, 20.0], terminated=[0, 1], frames=[3, 1]), {}, policies(0, 1))
-    assert plain(ended) == [EpisodeFinished(1, 30.0, None, 2, {})]
+    assert plain(ended) == [(1, 30.0, None, 2, {})]
     ended = stats.add(step([4.0, 40.0], truncated=[1, 0]), {}, policies(0, 0))
-    assert plain(ended) == [EpisodeFinished(0, 7.0, None, 8, {})]
+    assert plain(ended) == [(0, 7.0, None, 8, {})]
     ended = stats.add(step([0.0, 0.0], terminated=[0, 1]), {}, policies(0, 0))
-    assert plain(ended) == [EpisodeFinished(0, 40.0, None, 2, {})]
+    assert plain(ended) == [(0, 40.0, None, 2, {})]
 
 
 def test_what_infos_say_belongs_to_the_episode_in_which_they_said_it():

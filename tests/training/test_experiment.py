@@ -134,7 +134,7 @@ def other_process(tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(TRAINS), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert child.stdout.readline() == b"open\n"
+    assert child.stdout is not None and child.stdout.readline() == b"open\n"
     yield child
     child.kill()
     child.communicate()

@@ -5,6 +5,7 @@ import logging
 from algorithms.messages import (
     EpisodesFinished,
     PolicyRecovered,
+    Report,
     TrainingRolledBack,
     WorkerGivenUp,
     WorkerLost,
@@ -15,7 +16,7 @@ from algorithms.messages import (
 from algorithms.training.incidents import Incidents
 from utils.files import read_json_lines
 
-REPORTS = [
+REPORTS: list[Report] = [
     WorkerLost("actor-00", 0, "step", "actor-00 was killed by SIGKILL"),
     WorkerStarted("actor-00", 1),
     WorkerReady("actor-00", 1, 0.25),

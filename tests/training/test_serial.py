@@ -47,7 +47,7 @@ class Serial:
 
 @pytest.fixture
 def serial(tmp_path):
-    begun = []
+    begun: list[Serial] = []
 
     def begin(*options):
         for one in begun:

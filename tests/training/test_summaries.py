@@ -93,7 +93,8 @@ def test_the_first_point_comes_with_the_first_episodes_of_a_policy(run, clock):
 def test_points_come_at_their_interval_and_status_every_second(run, clock):
     run.statistics.add(training(0, loss=1.0))
     run.statistics.arrays["env_frames"][...] = 1
-    times, statuses = [], 0
+    times: list[float] = []
+    statuses = 0
     for _ in range(1000):
         before = run.experiment.status_file.stat().st_mtime_ns if run.experiment.status_file.exists() else 0
         run.summaries.maybe_write()

@@ -181,6 +181,7 @@ def test_blocks_are_held_where_actors_wait_for_what_was_learned(tmp_path, option
 def test_seeds_follow_from_the_run_and_from_nothing_else():
     def drawn(seed, starts):
         seeds = Seeds(seed, starts)
+        places: list[tuple[str, *tuple[int, ...]]]
         places = [("env",), ("assignment",), ("learner", 0), ("learner", 1), ("policy_worker", 0, 0)]
         return [seeds.of(*place) for place in places]
 

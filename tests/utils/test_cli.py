@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_a_layer_is_checked_in_the_same_words_as_the_command_line():
     assert checked == {"num_strokes": 8, "heat": 1.0, "widths": (1, 2), "limit": None}
     assert [type(checked[name]) for name in ("num_strokes", "heat")] == [int, float]
     assert check_layer({"strokes": 6, "patience": "inf"}, options, "x") == {"num_strokes": 6, "patience": math.inf}
-    for values, message in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"lr": 1}, "config.json sets unknown option 'lr'"),
         ({"num_strokes": True}, "config.json sets num_strokes=True; expected a whole number such as 100 or 1e7"),
         ({"use_turbo": 1}, "config.json sets use_turbo=1; expected True or False"),
@@ -188,7 +189,8 @@ def test_a_layer_is_checked_in_the_same_words_as_the_command_line():
         ({"widths": 3}, "config.json sets widths=3; expected a whole number such as 100 or 1e7, or several with"),
         ({"heat": -1}, "config.json sets heat=-1.0; allowed: [0.0, None]"),
         ({"heat": [1]}, "config.json sets heat=[1]; expected a finite number"),
-    ]:
+    ]
+    for values, message in refused:
         with pytest.raises(ConfigError) as caught:
             check_layer(values, options, "config.json")
         assert str(caught.value).startswith(message)

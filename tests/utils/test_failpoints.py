@@ -25,7 +25,7 @@ def run_armed(text, code):
 
 def named_in_the_source():
     calls = [node for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
-    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "failpoint"]
+    return [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", "") == "failpoint"]
 
 
 def test_every_place_in_the_source_is_known_and_every_known_place_is_there_once():

@@ -53,6 +53,7 @@ def make_parent():
         command = [sys.executable, "-c", PARENT, guardian.__file__, how]
         parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         started.append(parent)
+        assert parent.stdout is not None
         group, *family = [int(word) for word in parent.stdout.readline().split()]
         pids.extend(family)
         return parent, group, family
@@ -89,6 +90,7 @@ def test_when_its_parent_is_gone_the_folder_it_was_given_is_gone_with_its_files(
     beside.touch()
     command = [sys.executable, "-I", "-S", guardian.__file__, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         assert (folder / "listener").exists()
     assert list(tmp_path.iterdir()) == [beside]
@@ -107,6 +109,7 @@ def test_scripts_that_came_through_the_pipe_are_run_with_the_group_and_outlive_i
     )
     command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / "sockets")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
         group = process.stdout.readline().decode().strip()
         process.stdin.write(f"{script}\n{tmp_path / 'missing.py'}\n".encode())
     deadline = time.monotonic() + 10.0
@@ -163,6 +166,7 @@ os._exit(0)
 def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_nobody_else(tmp_path):
     mark = f"appo-{uuid.uuid4().hex}"
     with subprocess.Popen([sys.executable, "-c", MARKED, mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
         stranger, *family = [int(word) for word in starter.stdout.readline().split()]
     try:
         assert all(is_alive(pid) for pid in [stranger, *family])
@@ -172,6 +176,7 @@ def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_n
         )
         command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / mark)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
             process.stdout.readline()
         assert seconds_until_gone(family) < 2.0
         assert is_alive(stranger)

@@ -62,6 +62,7 @@ def test_a_process_outlives_its_terminal(tmp_path):
     """
     words = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log.txt")]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     assert child.stderr.readline().endswith(b"said\n")
     child.stderr.close()
     child.stdin.write(b"go on\n")

@@ -28,6 +28,7 @@ def start():
         command = [sys.executable, "-c", code, *words]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         started.append(child)
+        assert child.stdout is not None
         return child, child.stdout.readline().split()
 
     yield run

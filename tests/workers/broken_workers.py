@@ -104,11 +104,13 @@ class FailsInSetupOnce(Idle):
             raise ValueError("not yet")
 
 
+class FinalValueError(ValueError):
+    is_final = True
+
+
 class FailsForGood(Worker):
     def step(self):
-        error = ValueError("no retry will help")
-        error.is_final = True
-        raise error
+        raise FinalValueError("no retry will help")
 
 
 class WorksThenFails(Worker):

@@ -31,7 +31,8 @@ PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so 
 @pytest.fixture(scope="session")
 def pad():
     """A forkserver and a guardian."""
-    forkserver._forkserver._stop()  # one that other tests left running has loaded nothing that workers need
+    # One that other tests left running has loaded nothing that workers need.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # a private method of multiprocessing
     launch_pad = LaunchPad([str(Path(__file__).parent)])
     yield launch_pad
     launch_pad.kill_everything()

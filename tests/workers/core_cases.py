@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,12 @@ from envs.api import Decorrelation
 from envs.registry import probe, resolve
 
 ACTORS, SPLITS, ENVS_PER_SPLIT, ROLLOUT = 2, 2, 2, 8
-SMALL_MODEL = {"hidden_size": 16, "mlp_layers": "16", "encoder_extra_fc_layers": 0, "nonlinearity": "tanh"}
+SMALL_MODEL: dict[str, Any] = {
+    "hidden_size": 16,
+    "mlp_layers": "16",
+    "encoder_extra_fc_layers": 0,
+    "nonlinearity": "tanh",
+}
 
 
 def run_state(frames: int) -> dict[str, Any]:
@@ -49,7 +54,7 @@ class Case:
         policies: int = 1,
         recurrence: int = ROLLOUT,
         blocks: int = 2,
-        **model,
+        **model: Any,
     ) -> None:
         self.env, self.policies, self.recurrence = resolve(env), policies, recurrence
         self.family_options = self.env.family.config(**(options or {}))
@@ -91,6 +96,17 @@ def make_decided(learner: LearnerCore) -> None:
     learner.publish()
 
 
+class Player(Protocol):
+    """Who answers the requests of one policy."""
+
+    requests: PolicyRequests
+    inference: PolicyInference
+
+    def adopt_newest(self) -> bool: ...
+
+    def answer(self, slabs: Slabs) -> None: ...
+
+
 class Turns:
     """A run in which everybody acts in turns, answering requests in random groups."""
 
@@ -101,7 +117,9 @@ class Turns:
         self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(case.policies)]
         self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(case.policies)]
         counters = [WorkerCounters(self.arrays, process) for process in range(sizes.processes)]
-        self.learners, self.policies, self.assemblers = [], [], []
+        self.learners: list[LearnerCore] = []
+        self.policies: list[Player] = []
+        self.assemblers: list[BatchAssembler] = []
         for policy in range(case.policies):
             job = self.learner_job(policy, folder, **learning)
             learner = LearnerCore(self.arrays, self.weights[policy], self.snapshots[policy], counters[-1], job)

@@ -23,7 +23,8 @@ class Case:
         self.arrays = shared(actors=2, splits=1, blocks=blocks)
         self.splits = [SplitBlocks(self.arrays, actor, 0) for actor in range(2)]
         self.assembler = BatchAssembler(self.arrays, 0, WIDTH, hold_blocks=hold)
-        self.bell, self.rung = Doorbell(), []
+        self.bell = Doorbell()
+        self.rung: list[set[int]] = []
         plain = [allocate_staging(self.arrays, WIDTH, np.zeros) for _ in range(stagings)]
         counters, self.awaits_batch = WorkerCounters(self.arrays, 6), self.arrays["awaits_batch"][:1]
         self.awaits_batch[0] = 1
@@ -64,7 +65,8 @@ BOTH_MODES = pytest.mark.parametrize("stagings", [1, 2])
 
 @BOTH_MODES
 def test_batches_hold_every_column_once_and_in_order(make, stagings):
-    case, seen = make(stagings), []
+    case = make(stagings)
+    seen: list[float] = []
     while len(seen) < 20 * WIDTH:
         case.fill()
         staging = case.feeder.next(0.2)

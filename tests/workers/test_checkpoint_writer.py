@@ -68,7 +68,8 @@ def slow_disk(monkeypatch):
 
 
 def answers_of(writer, number, seconds=20.0):
-    answers, deadline = [], time.monotonic() + seconds
+    answers: list[CheckpointSaved | CheckpointFailed] = []
+    deadline = time.monotonic() + seconds
     while len(answers) < number and time.monotonic() < deadline:
         answers += writer.finished()
         time.sleep(0.01)
@@ -80,7 +81,8 @@ def test_what_was_submitted_is_written_and_told(writer, trained, tmp_path):
     writer.submit(command(7), trained.encode)
     [answer] = answers_of(writer, 1)
     assert answer == CheckpointSaved(0, "latest", answer.path, 7)
-    assert checkpoints.load_newest_valid(tmp_path / "p0").path == checkpoints.list_checkpoints(tmp_path / "p0")[0]
+    newest = checkpoints.load_newest_valid(tmp_path / "p0")
+    assert newest is not None and newest.path == checkpoints.list_checkpoints(tmp_path / "p0")[0]
     assert writer.finished() == []
 
 

@@ -48,6 +48,7 @@ def make_driver(tmp_path):
         command = [sys.executable, "-c", DRIVER, str(tmp_path), how]
         driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         started.append(driver)
+        assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         assert len(pids) == 6  # a worker, its two children, guardian, forkserver, resource tracker
         assert all(is_alive(pid) for pid in pids)

@@ -79,7 +79,7 @@ def test_a_learner_with_one_thread_leaves_the_other_of_two_cores(cores, numbers,
 def moves(monkeypatch, cores):
     """Where a worker has moved to; its retreat looks whenever it is asked."""
     cores(0, 1)
-    moved = []
+    moved: list[tuple[int, ...]] = []
     monkeypatch.setattr(placement, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(placement, "move_to_cores", moved.append)
     return moved

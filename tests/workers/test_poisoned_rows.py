@@ -5,6 +5,9 @@ environment starts anew, the observation of a terminated step, all that is said 
 poisoned environments are played side by side by the same networks, which learn from them.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -41,7 +44,7 @@ class Task(gymnasium.Env):
     def step(self, action):
         self.left -= 1
         has_ended, is_cut = self.left == 0, bool(self.np_random.integers(2))
-        info = {"num_frames": int(self.np_random.integers(1, 4))}
+        info: dict[str, Any] = {"num_frames": int(self.np_random.integers(1, 4))}
         if has_ended:
             info |= {"true_reward": float(self.np_random.normal()), "episode_extra_stats": {"luck": 1.0}}
         observation, reward = self.np_random.normal(size=3), float(self.np_random.normal() + action)
@@ -106,6 +109,7 @@ class PoisonedPair:
     metadata: dict = {}  # noqa: RUF012 - PettingZoo's own way to declare it
     possible_agents = ["first", "second"]  # noqa: RUF012
     action_mask_in_info = False
+    rng: np.random.Generator
 
     def __init__(self, poison):
         self.poison = poison
@@ -145,14 +149,14 @@ class PoisonedPair:
         pass
 
 
-KINDS = {
+KINDS: dict[str, Callable[[Any], Any]] = {
     "single": PoisonedSingle,
     "native": lambda poison: lambda vector_size: PoisonedVector(poison, vector_size),
     "parallel": PoisonedPair,
 }
 
 
-def learned(kind, poison, folder):
+def learned(kind, poison, folder, monkeypatch):
     """Everything that comes of a few iterations: weights and normaliser, episodes, counters, metrics."""
     name = f"poisoned-{kind}"
     register_env(name, KINDS[kind](poison) if kind == "native" else lambda: KINDS[kind](poison))
@@ -162,9 +166,9 @@ def learned(kind, poison, folder):
     turns.splits = [
         build_split(turns.arrays, turns.actor_job(actor), split, 0, FaultKeeper()) for actor, split in cells
     ]
-    episodes = []
+    episodes: list[Any] = []
     for split in turns.splits:
-        split.advance = _recording(split.advance, episodes)
+        monkeypatch.setattr(split, "advance", _recording(split.advance, episodes))
         split.start()
     metrics = []
     for _ in range(ITERATIONS):
@@ -188,12 +192,12 @@ def _recording(advance, episodes):
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", KINDS)
-def test_poison_in_rows_that_are_masked_changes_nothing(kind, tmp_path):
-    weights, episodes, counters, metrics = learned(kind, None, tmp_path / "clean")
+def test_poison_in_rows_that_are_masked_changes_nothing(kind, tmp_path, monkeypatch):
+    weights, episodes, counters, metrics = learned(kind, None, tmp_path / "clean", monkeypatch)
     assert len(episodes) > 20 and sum(counters[0][0]) > 100
     assert len({one["loss"] for one in metrics}) == ITERATIONS, "it learns"
     for number, poison in enumerate(POISONS):
-        others, *rest = learned(kind, poison, tmp_path / str(number))
+        others, *rest = learned(kind, poison, tmp_path / str(number), monkeypatch)
         assert rest == [episodes, counters, metrics], poison
         assert all(torch.equal(others[name], value) for name, value in weights.items()), poison
 

@@ -4,6 +4,8 @@ What the policy worker wrote down when it acted must be what the learner compute
 values and recurrent states, however requests were grouped, whoever played, and wherever episodes ended.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,11 +13,13 @@ from torch.testing import assert_close
 
 from algorithms.learning.structure import trajectory_structure
 from algorithms.workers.learner_core import _TORCH_DTYPES
+from algorithms.workers.policy_core import PolicyCore
 from tests.workers.core_cases import ROLLOUT, Case, Turns
 
-GRU, LSTM = {"rnn_type": "gru"}, {"rnn_type": "lstm"}
-DEEP = {"rnn_type": "gru", "rnn_num_layers": 2, "actor_critic_share_weights": False}
-NO_RNN = {"use_rnn": False}
+GRU: dict[str, Any] = {"rnn_type": "gru"}
+LSTM: dict[str, Any] = {"rnn_type": "lstm"}
+DEEP: dict[str, Any] = {"rnn_type": "gru", "rnn_num_layers": 2, "actor_critic_share_weights": False}
+NO_RNN: dict[str, Any] = {"use_rnn": False}
 SHORT = {"synthetic_episode_length": 4}  # with its reset row a truncated episode moves by one row in each rollout
 IMAGES = {"synthetic_image_size": 40, **SHORT}
 SEVERAL = {"synthetic_num_agents": 3, "synthetic_episode_length": 5}
@@ -112,7 +116,7 @@ def test_what_was_written_down_is_what_the_learner_computes(named_case, tmp_path
         assert_written_down_as_computed(turns.learners[policy]._model, batch)
         for flag, rows in seen.items():
             rows |= getattr(batch, flag).bool().any(1)
-        num_batches += batch.own[:-1].any().item()
+        num_batches += bool(batch.own[:-1].any())
     turns.close()
     assert num_batches == 24
     if name == "CartPole":
@@ -194,7 +198,9 @@ def test_after_training_the_new_weights_and_normalizers_act_and_the_ratio_is_one
         if (batch.policy_version == 3).all():
             break
         batch = turns.next_batch(0)
-    assert (batch.policy_version == 3).all() and turns.policies[0].version == 3
+    policy = turns.policies[0]
+    assert isinstance(policy, PolicyCore) and policy.version == 3
+    assert (batch.policy_version == 3).all()
     assert_written_down_as_computed(learner._model, batch)
     metrics = learner.train(turns.stagings[0]).metrics
     assert metrics["ratio_min"] == pytest.approx(1.0, abs=1e-5)
@@ -237,6 +243,7 @@ def test_a_batch_has_room_for_observations_of_each_dtype(name):
 def test_nothing_is_answered_before_weights_were_published(tmp_path):
     turns = Turns(CASES["terminations, gru"](), tmp_path)
     policy = turns.policies[0]
+    assert isinstance(policy, PolicyCore)
     policy._weights = type(turns.weights[0]).create("empty")
     assert not policy.adopt_newest()
     assert policy.version == -1

@@ -48,7 +48,7 @@ class Successor:
         self.forgotten = np.full((sizes.actors, sizes.splits), True)
 
     def answer(self, slabs):
-        PolicyWorker._recall(self, slabs)
+        PolicyWorker._recall(self, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
         self.core.answer(slabs)
 
     @property
@@ -81,7 +81,8 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
             slabs = successor.core.requests.open()
             successor.core.recall_states(slabs)
             if isinstance(predecessor, Successor):
-                PolicyWorker._recall(predecessor, slabs)  # of what it was not asked for since it came
+                # Of what it was not asked for since it came.
+                PolicyWorker._recall(predecessor, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
             # Of rows that the policy plays and that go on in the middle of an episode; others begin with zeros.
             rows = successor.core._rows_of(slabs)
             goes_on = successor.core._fresh[torch.from_numpy(rows.observed)] == 0
