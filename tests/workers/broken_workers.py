@@ -182,3 +182,11 @@ class HasChildren(Idle):
         for start_new_session in (False, True):
             child = subprocess.Popen(sleep, start_new_session=start_new_session)
             self.report(Ready(str(child.pid)))
+
+
+class RingsAll(Idle):
+    """Rings every doorbell that it was given, but its own."""
+
+    def setup(self):
+        for bell in (*self.bells.actors.values(), *self.bells.policy_workers, *self.bells.learners):
+            bell.ring()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from algorithms.memory.counters import Phase, Tally
+from algorithms.memory.layout import SharedArrays
 from algorithms.messages import (
     CheckpointSaved,
     EpisodesFinished,
@@ -19,6 +20,7 @@ from algorithms.messages import (
 )
 from algorithms.workers.incarnations import Limits
 from algorithms.workers.placement import Placement
+from tests.memory.memory_cases import small_sizes
 from tests.workers.conftest import PATIENCE_S, is_alive
 from utils.processes import usable_cores
 
@@ -259,3 +261,20 @@ def test_memory_of_every_worker_is_measured(crew):
     measured = crew.arrays["memory_mb"]
     assert 10.0 < measured[3] < 1000.0
     assert not measured[:3].any() and not measured[4:].any()
+
+
+def test_every_worker_has_the_doorbells_that_it_needs_however_many_actors_there_are(make_crew):
+    """More than a process can be started with: of 600 actors, two policies with two policy workers each."""
+    sizes = small_sizes()._replace(actors=600, policies=2, processes=606, blocks=1)
+    crew = make_crew(SharedArrays.create(sizes))
+    bells = crew.bells
+    all_bells = [*bells.actors, *(bell for group in bells.policy_workers for bell in group), *bells.learners]
+
+    def rung_by(process):
+        crew.broken("RingsAll", process=process)
+        crew.ready(f"worker-{process}")
+        return {number for number, bell in enumerate(all_bells) if bell.wait(0.0)}
+
+    assert rung_by(7) == {601, 603, 604, 605}  # the policy workers that serve odd actors, and both learners
+    assert rung_by(603) == set(range(1, 600, 2))  # the second policy worker of policy 1
+    assert rung_by(605) == {*range(600), 602, 603}  # the learner of policy 1
