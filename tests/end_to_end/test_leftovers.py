@@ -10,7 +10,6 @@ import textwrap
 import psutil
 import pytest
 
-from algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL, wait_for_end
 from utils.files import read_json_lines
 
@@ -133,7 +132,7 @@ def test_a_signal_ends_a_run_whose_helpers_are_stopped(start, helper):
     family = list(run.tree().values())
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output
-    assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > 0
+    assert run.saved().train_step > 0
     assert not wait_for_end(family, seconds=1.0)
 
 
