@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -231,7 +230,7 @@ def _rest(chosen: Plan, watch: Watch, found: Findings, before: AtRest | None) ->
 
 def _end(process: subprocess.Popen[bytes], run: OurRun, found: Findings) -> None:
     if process.poll() is None:
-        found.exit_code, found.end_s = chaos_watch.end(process, signal.SIGTERM, limit_s=60.0)
+        found.exit_code, found.end_s = chaos_watch.end(process, process.terminate, limit_s=60.0)
         found.left_processes = chaos_watch.survivors(process.pid, seconds=2.0)
     status = run.folder / "status.json"
     found.final = json.loads(status.read_text()) if status.exists() else {}

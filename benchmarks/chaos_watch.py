@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -140,10 +141,10 @@ def listens(pid: int, number: signal.Signals) -> bool:
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
-def end(process: subprocess.Popen[bytes], number: signal.Signals, limit_s: float) -> tuple[int | None, float]:
-    """Send a signal to a driver and wait: its exit code, None when it does not end, and the seconds it took."""
+def end(process: subprocess.Popen[bytes], act: Callable[[], None], limit_s: float) -> tuple[int | None, float]:
+    """Do what ends a driver and wait: its exit code, None when it does not end, and the seconds it took."""
     began = time.monotonic()
-    process.send_signal(number)
+    act()
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -161,7 +162,11 @@ def survivors(session: int, seconds: float) -> list[str]:
     deadline = time.monotonic() + seconds
     while (left := _of_session(session)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    named = []
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+            named.append(f"{_title(process)} (process {process.pid})")
+    return named
 
 
 def shared_memory() -> set[str]:
@@ -175,12 +180,17 @@ def last_line(log: Path) -> str:
     return f"its output ends: {lines[-1]}" if lines else "it printed nothing"
 
 
-def _of_session(session: int) -> list[str]:
+def session_members(session: int) -> list[int]:
+    """Process ids of those that run in a session."""
+    return [process.pid for process in _of_session(session)]
+
+
+def _of_session(session: int) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{_title(process)} (process {process.pid})")
+                found.append(process)
         except (psutil.Error, ProcessLookupError, PermissionError):
             continue  # it has ended, or is somebody else's, and then none of ours
     return found

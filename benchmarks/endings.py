@@ -1,12 +1,17 @@
 """Endings: a real run is ended, or asked to save, at random moments. How soon, with what on disk, and what is left?
 
-    python -m benchmarks.endings --moments=50 --seed=1 --ways=term,int,usr1,driver,twice [-- training options]
+    python -m benchmarks.endings --moments=50 --seed=1 --ways=term,int,hup,usr2,usr1,driver,twice --to=group
+                                 [-- training options]
 
-    term, int   SIGTERM, SIGINT: ends within 10 s with a checkpoint that is not older than the signal; the policy that
-                goes on from it gives the same outputs
+    term, int,  SIGTERM, SIGINT, SIGHUP, SIGUSR2: ends within 10 s with a checkpoint that is not older than the signal;
+    hup, usr2   the policy that goes on from it gives the same outputs
     usr1        SIGUSR1: such a checkpoint as well, and the run goes on
     driver      kill -9 of the driver: everything below it is gone within 2 s, nothing is left
     twice       Ctrl+C, and once more a tenth of a second later: ends at once
+
+`--to` says who receives these signals, but for kill -9: the driver alone, its process group, as from a shell, `timeout`
+or a terminal, or every process of the run, as from a service manager. Beside each run another program is started as a
+child of the driver, as by `tensorboard & exec python train_appo.py`: it has to survive.
 
 Each start goes on where the one before was ended, so the checkpoints are also read, fifty times. Every other moment is
 counted from the start of the program instead of from that of training: some of those lie before there is anything to
@@ -16,14 +21,16 @@ save, and then only the exit counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,11 +46,15 @@ LOAD = "--env=CartPole-v1 --num_workers=4 --num_envs_per_worker=16 --device=cpu"
 WAYS = {
     "term": signal.SIGTERM,
     "int": signal.SIGINT,
+    "hup": signal.SIGHUP,
+    "usr2": signal.SIGUSR2,
     "usr1": signal.SIGUSR1,
     "driver": signal.SIGKILL,
     "twice": signal.SIGINT,
 }
-EXIT_CODES = {"term": 143, "int": 130, "twice": 130, "driver": -signal.SIGKILL}
+EXIT_CODES = {"term": 143, "int": 130, "hup": 129, "usr2": 140, "twice": 130, "driver": -signal.SIGKILL}
+SAVES = ("term", "int", "hup", "usr2")
+RECEIVERS = ("driver", "group", "all")
 LAST_MOMENT_S = 10.0
 START_LIMIT_S = 120.0
 SAVE_S, END_S, GONE_S, AT_ONCE_S = 10.0, 10.0, 2.0, 1.0
@@ -96,11 +107,16 @@ def what_is_missing(saved: Saved, signalled_at: float, told: Mapping[str, Any]) 
 class Ending:
     """Starts of one run, each watched until it is over."""
 
-    def __init__(self, run: OurRun, folder: Path) -> None:
+    def __init__(self, run: OurRun, folder: Path, receiver: str = "driver") -> None:
         """Nothing is started yet. `folder`: for the log, with a folder `tmp` for temporary files."""
         self._run = run
+        self._receiver = receiver
         self._temporary = folder / "tmp"
         self._log = folder / "log.txt"
+        self._other = folder / "other_program"
+        # In a session of its own, so that the signal does not reach it.
+        shell = f'setsid sleep 3600 </dev/null >/dev/null 2>&1 & echo $! >"{self._other}"; exec "$@"'
+        self._command = ["sh", "-c", shell, "sh", *run.command]
 
     def at(self, way: str, after_s: float, *, trains: bool) -> Moment:
         """Start it, wait so long, do it, and see what is left.
@@ -114,7 +130,7 @@ class Ending:
             MeasurementError: it ended by itself, hangs, or does not go on after it has saved.
         """
         shared_before, files_before = chaos_watch.shared_memory(), set(self._temporary.rglob("*"))
-        with started(self._run.command, self._log) as (process, _):
+        with started(self._command, self._log) as (process, _), self._other_survives() as wrong:
             watch = Watch(self._run.folder, process, self._log, LIMIT_S)
             is_ready = watch.trains if trains else lambda: chaos_watch.listens(process.pid, signal.SIGTERM)
             if not watch.until(is_ready, START_LIMIT_S):
@@ -124,11 +140,33 @@ class Ending:
         deadline = time.monotonic() + (GONE_S if way == "driver" else 0.0)  # the guardian clears up behind a driver
         while (left := self._left(shared_before, files_before)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if way in ("term", "int"):  # who is killed while writing leaves a temporary file, which the next start removes
+        if way in SAVES:  # who is killed while writing leaves a temporary file, which the next start removes
             left += [str(path) for path in self._run.folder.rglob("*.tmp")]
-        if way in ("term", "int") and moment.had_trained:
+        if way in SAVES and moment.had_trained:
             moment = moment._replace(faults=(*moment.faults, *what_differs(self._run, self._log)))
-        return moment._replace(after_s=after_s, faults=(*moment.faults, *(f"{name} was left" for name in left)))
+        faults = (*moment.faults, *(f"{name} was left" for name in left), *wrong)
+        return moment._replace(after_s=after_s, faults=faults)
+
+    @contextlib.contextmanager
+    def _other_survives(self) -> Iterator[list[str]]:
+        """A list that tells, afterwards, what became of the program that is no part of the run."""
+        wrong: list[str] = []
+        yield wrong
+        try:
+            os.kill(int(self._other.read_text()), signal.SIGKILL)
+        except ProcessLookupError:
+            wrong.append("another program was killed")
+
+    def _signal(self, process: subprocess.Popen[bytes], way: str) -> None:
+        number = WAYS[way]
+        if number == signal.SIGKILL or self._receiver == "driver":
+            process.send_signal(number)
+        elif self._receiver == "group":
+            os.killpg(process.pid, number)
+        else:
+            for pid in chaos_watch.session_members(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _left(self, shared_before: set[str], files_before: set[Path]) -> list[str]:
         """Files and shared memory that were not there before."""
@@ -138,14 +176,14 @@ class Ending:
     def _end(self, way: str, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
         had_trained, told, signalled_at = watch.has_counted(), dict(watch.status), time.time()
         if way == "twice":
-            process.send_signal(WAYS[way])
+            self._signal(process, way)
             time.sleep(SECOND_AFTER_S)
-        code, seconds = chaos_watch.end(process, WAYS[way], LIMIT_S)
+        code, seconds = chaos_watch.end(process, lambda: self._signal(process, way), LIMIT_S)
         began = time.monotonic()
         faults = [f"{name} was left" for name in chaos_watch.survivors(process.pid, GONE_S)]
         if way == "driver":
             seconds = time.monotonic() - began
-        if way in ("term", "int") and had_trained:
+        if way in SAVES and had_trained:
             faults += what_is_missing(newest_checkpoint(self._run.folder), signalled_at, told["policies"][0])
         if code != EXIT_CODES[way]:
             faults.append(f"exit code {code}; {chaos_watch.last_line(self._log)}")
@@ -153,7 +191,7 @@ class Ending:
 
     def _save(self, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
         told, signalled_at = dict(watch.status), time.time()
-        process.send_signal(signal.SIGUSR1)
+        self._signal(process, "usr1")
         watch.until(lambda: newest_checkpoint(self._run.folder).time >= signalled_at, LIMIT_S)
         seconds = time.time() - signalled_at
         faults = what_is_missing(newest_checkpoint(self._run.folder), signalled_at, told["policies"][0])
@@ -163,13 +201,12 @@ class Ending:
         return Moment("usr1", 0.0, True, seconds, None, tuple(faults))
 
 
-def endings(
-    way: str, moments: int, seed: int, options: Sequence[str], folder: Path, tell: Callable[[str], None]
-) -> list[Moment]:
+def endings(way: str, receiver: str, moments: int, seed: int, options: Sequence[str], folder: Path) -> list[Moment]:
     """The same experiment, ended in one way at as many random moments."""
     (folder / "tmp").mkdir(parents=True)
     run = our_run([*LOAD.split(), *options], folder, way)
-    ending = Ending(run._replace(command=["env", f"TMPDIR={folder / 'tmp'}", *run.command]), folder)
+    command = ["env", f"TMPDIR={folder / 'tmp'}", *run.command]
+    ending = Ending(run._replace(command=command), folder, receiver)
     rng, found = random.Random(f"{seed} {way}"), []
     for number in range(1, moments + 1):
         after_s = rng.uniform(0.0, LAST_MOMENT_S)
@@ -208,6 +245,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--moments", type=int, default=50, help="how often, each way")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--to", choices=RECEIVERS, default="driver", help="who receives the signals")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every moment")
     parser.add_argument("options", nargs="*", help="after --: further options of the run")
     chosen = parser.parse_args(argv)
@@ -219,7 +257,7 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="endings."))
     results, moments = [], []
     for way in ways:
-        found = endings(way, chosen.moments, chosen.seed, chosen.options, folder / way, tell)
+        found = endings(way, chosen.to, chosen.moments, chosen.seed, chosen.options, folder / way)
         moments += found
         results += checks(way, found)
     if chosen.out is not None:

@@ -223,6 +223,33 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def can_watch() -> bool:
+    """This system tells of the end of any process, and lets this one adopt orphans; see `watch` and `adopt_orphans`."""
+    descriptor = watch(os.getpid())
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def watch(pid: int) -> int | None:
+    """A descriptor that becomes readable when a process ends, whoever its parent is; None where there is no such."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or a sandbox
+        return None
+
+
+def exit_code_of_child(pid: int) -> int | None:
+    """How a child of this process ended, as `subprocess` tells it; None while it runs, or when it is no child."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
 def reap_orphans(known: set[int]) -> None:
     """Let children of this process that have ended vanish from the table of processes, but for those in `known`.
 

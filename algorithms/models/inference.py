@@ -47,7 +47,7 @@ class PolicyInference:
         self._is_on_cpu = self.device.type == "cpu"
         self.received = self._flat if self._is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
-        layers = model.modules() if can_pack(self.device) else ()
+        layers = model.modules() if can_pack(self.device, model.dtype) else ()
         self._packed = [layer for layer in layers if isinstance(layer, Packable)]
         self._converted = _convert_large_weights(self.model, self._packed)
         self._prepare()

@@ -129,11 +129,13 @@ def input_weights(model: nn.Module) -> set[nn.Parameter]:
     return {parameter for layer in readers for parameter in layer.parameters()}
 
 
-def can_pack(device: torch.device) -> bool:
-    """This build of torch packs weights for this device."""
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """This build of torch packs weights of this dtype for this device; for bf16 the processor needs AVX-512."""
     names = ("_linear_pointwise", "_convolution_pointwise")
     has_operations = all(hasattr(torch.ops.mkldnn, name) for name in names)
-    return device.type == "cpu" and torch.backends.mkldnn.is_available() and has_operations
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available() or not has_operations:
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _copied(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:

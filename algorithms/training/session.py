@@ -106,6 +106,7 @@ def _drive(
             options.restart_pause_seconds,
             options.max_quarantined_share,
         )
+        supervisor.is_ending = lambda: stop.received is not None
         supervisor.limits = Limits(
             setup_s=max(300.0, config.sampling.reset_timeout_seconds),
             reset_s=config.sampling.reset_timeout_seconds,
@@ -114,6 +115,7 @@ def _drive(
         try:
             for recipe in wiring.recipes(config, spec, device, experiment, seeds):
                 supervisor.start(recipe)
+            pad.forget_torch()
         except (RunFailed, OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
             return _fail(f"no worker can be started: {error}") if stop.received is None else stop.exit_code
     driver = Driver(config, experiment, workforce, wires, stop)

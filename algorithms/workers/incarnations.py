@@ -65,6 +65,15 @@ class Recipe(NamedTuple):
     placement: Placement
 
 
+class Successor(NamedTuple):
+    """A worker that is started again after a pause."""
+
+    due: float
+    recipe: Recipe
+    generation: int
+    lost_at: float
+
+
 @dataclass
 class Managed:
     """One worker and what the driver holds of its present incarnation."""
@@ -81,17 +90,37 @@ class Managed:
     is_working: bool = False
     condemned: str = ""  # why the supervisor killed it
     failure: Failed | None = None  # its last words
+    watch: int | None = None  # a descriptor that tells when it ends
+    _code: int | None = None  # what its parent was told, where that is this process
 
     @property
     def pid(self) -> int:
         """Process id of the present incarnation."""
         return self.process.pid or 0
 
+    @property
+    def sentinel(self) -> int:
+        """Readable when it has ended."""
+        return self.process.sentinel if self.watch is None else self.watch
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, or when whoever forked it is stopped and cannot tell."""
+        if self._code is None and self.process.exitcode == EXIT_LOST:
+            self._code = processes.exit_code_of_child(self.pid)  # adopted when its forkserver ended
+        return self._code if self._code is not None else self.process.exitcode
+
     def has_ended(self) -> bool:
         """It runs no more, whether or not the forkserver, which may be stopped or gone, could tell."""
-        if self.process.exitcode in (None, EXIT_LOST):
+        if self.exit_code in (None, EXIT_LOST):
             return not processes.is_alive(self.pid)
         return True
+
+    def close(self) -> None:
+        """Give back the descriptor, once it has ended."""
+        if self.watch is not None:
+            os.close(self.watch)
+            self.watch = None
 
     def kill(self) -> None:
         """End it at once."""
@@ -118,7 +147,7 @@ def await_ends(
     """Wait until all workers have ended; returns those that have not in time. `meanwhile` is given those that run."""
     deadline = time.monotonic() + timeout_s
     while (living := [worker for worker in workers if not worker.has_ended()]) and time.monotonic() < deadline:
-        told = connection.wait([worker.process.sentinel for worker in living], timeout=channels.BUSY_POLL_S)
+        told = connection.wait([worker.sentinel for worker in living], timeout=channels.BUSY_POLL_S)
         if len(told) == len(living):  # or what tells is gone
             time.sleep(channels.BUSY_POLL_S)
         meanwhile(living)

@@ -89,12 +89,13 @@ class LaunchPad:
         self._torch_server = TorchServer()
         self._owns_tracker = _tracker_pid() is None
         with withheld_from_new_processes():
+            resource_tracker.ensure_running()  # first: it lets some of them through again
+        with withheld_from_new_processes():
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, self._sockets],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-            resource_tracker.ensure_running()  # no process of the run
             with _in_environment(processes.MARK_VARIABLE, self.mark):
                 forkserver.ensure_running()
         assert self._guardian.stdout is not None
@@ -105,10 +106,15 @@ class LaunchPad:
         with withheld_from_new_processes(), _in_environment(processes.MARK_VARIABLE, self.mark):
             self._torch_server.start()
 
+    def forget_torch(self) -> None:
+        """All that needed the server have been started: give its memory back, where their ends are seen without it."""
+        if processes.can_watch():
+            end_forkserver(self._torch_server.server)
+
     def process(
         self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str, *, uses_torch: bool = False
     ) -> BaseProcess:
-        """A process to be started, with torch imported if it uses that and `import_torch` was called."""
+        """A process to be started, with torch imported if it uses that and the server for it runs."""
         if uses_torch and self._torch_server.pid:
             return self._torch_server.process(target, arguments, name)
         process: BaseProcess = self.context.Process(target=target, args=arguments, name=name)
@@ -131,10 +137,7 @@ class LaunchPad:
         """The name of a helper process that has ended, empty while all live."""
         if self._guardian.poll() is not None:
             return "appo guardian"
-        if not processes.is_alive(_forkserver()._forkserver_pid or 0):
-            return "the forkserver"
-        torch_pid = self._torch_server.pid
-        return "the torch server" if torch_pid and not processes.is_alive(torch_pid) else ""
+        return "" if processes.is_alive(_forkserver()._forkserver_pid or 0) else "the forkserver"
 
     def run_once(
         self,

@@ -10,9 +10,10 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -40,6 +41,7 @@ from algorithms.workers.incarnations import (
     Limits,
     Managed,
     Recipe,
+    Successor,
     await_ends,
     first_learner,
     kind_of,
@@ -56,6 +58,7 @@ from algorithms.workers.worker import (
     gates,
     run_worker,
 )
+from utils import processes
 from utils.processes import kill_orphans, reap_orphans, worker_mark
 
 # A stuck worker gets this long to write its stacks down before it is killed.
@@ -66,15 +69,6 @@ LONG_LIFE_S = 60.0
 FORKSERVER_EXIT_S, KILL_S = 0.1, 1.0
 
 log = logging.getLogger(__name__)
-
-
-class _Successor(NamedTuple):
-    """A worker that is started again after a pause."""
-
-    due: float
-    recipe: Recipe
-    generation: int
-    lost_at: float
 
 
 class Supervisor:
@@ -93,8 +87,9 @@ class Supervisor:
         self._bells = bells
         self._log_dir = log_dir
         self._workers: dict[str, Managed] = {}
-        self._successors: list[_Successor] = []
+        self._successors: list[Successor] = []
         self._undelivered: list[Report] = []
+        self.is_ending: Callable[[], bool] = lambda: False  # somebody waits for the run to end
         self._replaces = True
         self._clock = AwakeClock(time.monotonic())
 
@@ -130,9 +125,11 @@ class Supervisor:
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         with contextlib.closing(bells.parcel):
-            self._pad.launch(process)
+            if not self._pad.launch(process, self.is_ending):
+                raise RunFailed(f"{recipe.name} was not started: the run ends")
         tallies = arrays["tallies"][recipe.process].copy()
         managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
+        managed.watch = processes.watch(managed.pid)
         self._workers[recipe.name] = managed
         return managed
 
@@ -197,7 +194,7 @@ class Supervisor:
         Raises:
             RunFailed: nobody can be replaced any more, or somebody is not and the run cannot do without it.
         """
-        if any(worker.process.exitcode == EXIT_LOST for worker in self.workers):
+        if any(worker.exit_code == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)
         if dead := self._pad.dead():
             self.stop_replacing()
@@ -270,7 +267,7 @@ class Supervisor:
             timeout_s = min(timeout_s, max(0.0, successor.due - now))
         if any(worker.inbox.is_busy or worker.outbox.is_waiting for worker in self.workers):
             timeout_s = min(timeout_s, channels.BUSY_POLL_S)
-        by_sentinel = {worker.process.sentinel: worker for worker in self.workers}
+        by_sentinel = {worker.sentinel: worker for worker in self.workers}
         ready = connection.wait(list(by_sentinel), timeout=timeout_s)
         told = [by_sentinel[sentinel] for sentinel in ready if isinstance(sentinel, int)]
         for worker in told:
@@ -302,7 +299,7 @@ class Supervisor:
         """
         recipe, now, kind = worker.recipe, time.monotonic(), self._kind(worker)
         phase, failure = self._phase(worker), worker.failure
-        what = worker.condemned or describe_exit(worker.process.exitcode)
+        what = worker.condemned or describe_exit(worker.exit_code)
         self._clear_up_behind(worker)
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
         # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
@@ -319,12 +316,13 @@ class Supervisor:
             self._arrays["quarantined"][recipe.process] = 1
             self._undelivered.append(WorkerGivenUp(recipe.name, decision.reason))
             return
-        successor = _Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
+        successor = Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
         self._successors.append(successor)
 
     def _clear_up_behind(self, worker: Managed) -> None:
         """A worker has ended: nobody knows it, nothing that it started runs, nobody holds a block that it held."""
         del self._workers[worker.recipe.name]
+        worker.close()
         kill_orphans(self._known_pids(), worker_mark(self._pad.mark, worker.pid))
         if self._kind(worker) is Kind.ACTOR:
             blocks.give_back(self._arrays, worker.recipe.process)

@@ -55,8 +55,8 @@ def test_a_fault_is_told_with_its_moment_and_moments_without_training_prove_noth
 
 def test_a_way_that_does_not_exist_is_refused_with_those_that_do(capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["--ways=term,hup"])
-    assert "hup is unknown; there are term, int" in capsys.readouterr().err
+        main(["--ways=term,hop"])
+    assert "hop is unknown; there are term, int" in capsys.readouterr().err
 
 
 def test_real_runs_end_properly_at_random_moments(tmp_path, monkeypatch):

@@ -95,7 +95,7 @@ def test_without_restarts_a_killed_worker_ends_the_run_within_two_seconds_and_is
     assert f"{title} was killed" in last_line, last_line
 
 
-@pytest.mark.parametrize("title", ["guardian", "forkserver", "torch server"])
+@pytest.mark.parametrize("title", ["guardian", "forkserver"])
 def test_a_run_that_cannot_replace_anybody_any_more_saves_and_ends(start, title):
     run = start(*SMALL)
     run.wait_for_training(frames=3000)
@@ -112,9 +112,9 @@ def test_workers_without_a_forkserver_go_with_the_driver(start):
     run = start(*SMALL)
     run.wait_for_training()
     family = list(run.tree().values())
-    for title in ("appo driver", "guardian", "forkserver", "torch server"):  # nobody is left who could end the workers
+    for title in ("appo driver", "guardian", "forkserver"):  # nobody is left who could end the workers
         run.kill(title, signal.SIGSTOP)
-    for title in ("guardian", "forkserver", "torch server", "appo driver"):
+    for title in ("guardian", "forkserver", "appo driver"):
         run.kill(title)
     assert not wait_for_end(family, seconds=2.0)
     assert run.end() == -signal.SIGKILL

@@ -48,7 +48,7 @@ def make_env():
 def test_every_episode_of_a_burst_is_counted_saved_and_there_after_a_resume(start, tmp_path):
     count = tmp_path / "count"
     (tmp_path / "talkative.py").write_text(f"COUNT = {str(count)!r}\n{TALKATIVE}")
-    options = ("--check_env=False", "--decorrelate_envs_on_one_worker=False", "--use_rnn=False")
+    options = ("--check_env=False", "--decorrelate_experience_max_seconds=0", "--use_rnn=False")
     before = 0
     for budget in (3000, 6000):
         run = start(*SMALL, *options, f"--train_for_env_steps={budget}", env="talkative:Talkative")

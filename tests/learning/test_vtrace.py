@@ -109,6 +109,13 @@ def test_a_trajectory_does_not_see_its_neighbours():
     assert_close(whole.value_targets[:, 1:2], alone.value_targets)
 
 
+def test_no_gradient_flows_through_what_it_returns():
+    case = {name: x.requires_grad_() for name, x in random_case().items()}
+    assert not any(part.requires_grad for part in vtrace(**case, rho_max=1.0, c_max=1.0))
+    del case["log_ratio"]
+    assert not any(part.requires_grad for part in gae(**case, gae_lambda=0.9))
+
+
 def test_long_trajectories_with_high_caps_stay_finite():
     steps = 127
     case = {name: torch.ones(steps, 1) for name in TENSORS} | {"bootstrap_value": torch.ones(1)}

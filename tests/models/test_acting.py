@@ -8,12 +8,12 @@ from algorithms.models.acting import ActingStep, calls_of
 from algorithms.models.activations import Elu
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
-from algorithms.models.packing import Packable, can_pack
+from algorithms.models.packing import Packable
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from tests.models.processors import packs_bf16, packs_float32
 
 IMAGE = ObservationLeaf("obs", (3, 72, 128), "uint8", "image")
 VECTOR = ObservationLeaf("speed", (5,), "float32", "vector")
-needs_packing = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="this torch packs no weights")
 
 
 def build(*leaves, **options):
@@ -42,8 +42,8 @@ def observe(*leaves):
     }
 
 
-@needs_packing
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@packs_float32
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=packs_bf16)])
 @pytest.mark.parametrize("leaves", [(IMAGE,), (IMAGE, VECTOR)], ids=["image", "image and vector"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
@@ -58,7 +58,7 @@ def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
         torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
 
 
-@needs_packing
+@packs_bf16
 @pytest.mark.parametrize(
     ("leaves", "options", "is_entered"),
     [((IMAGE,), {"hidden_size": 512}, False), ((IMAGE, VECTOR), {"mlp_layers": "16,16"}, True)],
@@ -138,7 +138,7 @@ def owners(calls):
     return [type(call.__self__).__name__ for call in calls]
 
 
-@needs_packing
+@packs_float32
 def test_every_layer_of_ours_is_one_call():
     model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
     pack(model)

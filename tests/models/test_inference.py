@@ -12,6 +12,7 @@ from algorithms.models.inference import PolicyInference
 from algorithms.models.packing import InputLinear, Linear
 from algorithms.models.parameters import flatten
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from tests.models.processors import packs_bf16
 
 SPEC = EnvSpec(
     (ObservationLeaf("obs", (3,), "float32", "vector"),), (ActionLeaf("discrete", 4), ActionLeaf("continuous", 2)), 1
@@ -102,6 +103,7 @@ def test_nothing_it_returns_carries_a_gradient():
     assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_fresh(rows)))
 
 
+@packs_bf16
 def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     wide = EnvSpec((ObservationLeaf("obs", (100,), "float32", "vector"),), SPEC.actions, 1)
     policy = PolicyInference(build(spec=wide, precision="bf16", mlp_layers="256,256"), ROWS, "cpu", 0)
@@ -120,6 +122,7 @@ def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
         torch.testing.assert_close(rounded_input, exact, **rounded_result)
 
 
+@packs_bf16
 def test_an_embedding_is_neither_packed_nor_rounded():
     leaf = ObservationLeaf("obs", (1,), "int64", "categorical", num_categories=5000)
     policy = PolicyInference(build(spec=EnvSpec((leaf,), SPEC.actions, 1), precision="bf16"), ROWS, "cpu", 0)
@@ -128,10 +131,10 @@ def test_an_embedding_is_neither_packed_nor_rounded():
     assert not policy._converted
 
 
-@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("packs", [pytest.param(True, marks=packs_bf16), False])
 def test_in_bf16_adopted_weights_are_the_published_ones_rounded(monkeypatch, packs):
     if not packs:
-        monkeypatch.setattr("algorithms.models.inference.can_pack", lambda device: False)
+        monkeypatch.setattr("algorithms.models.inference.can_pack", lambda device, dtype: False)
     policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
     assert len(policy._converted) == (0 if packs else 3), "the large layer, and both weights of the core"

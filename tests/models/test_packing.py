@@ -6,10 +6,11 @@ import torch
 from algorithms.models.config import ModelConfig
 from algorithms.models.cores import build_core
 from algorithms.models.layers import conv, linear, pixel_conv
-from algorithms.models.packing import InputLinear, Linear, Packable, PackedMatrix, can_pack
+from algorithms.models.packing import InputLinear, Linear, Packable, PackedMatrix
+from tests.models.processors import packs_bf16, packs_float32
 
-pytestmark = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="this torch packs no weights")
-TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 0.02)]
+pytestmark = packs_float32
+TOLERANCES = [(torch.float32, 1e-5), pytest.param(torch.bfloat16, 0.02, marks=packs_bf16)]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
@@ -85,7 +86,7 @@ def test_small_layers_stay_as_they_are():
     assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("is_packed", [False, pytest.param(True, marks=packs_bf16)])
 def test_a_layer_that_reads_observations_tells_large_numbers_apart_that_bf16_does_not(is_packed):
     torch.manual_seed(1)
     close = torch.tensor([[1000.0], [1001.0]])  # one number in bf16

@@ -53,13 +53,14 @@ class Case:
         options: dict[str, Any] | None = None,
         policies: int = 1,
         recurrence: int = ROLLOUT,
+        blocks: int = 2,
         **model: Any,
     ) -> None:
         self.env, self.policies, self.recurrence = resolve(env), policies, recurrence
         self.family_options = self.env.family.config(**(options or {}))
         self.model = ModelConfig(**(SMALL_MODEL | model))
         self.spec = probe(self.env, self.family_options)
-        self.name = env
+        self.name, self.blocks = env, blocks
 
     @property
     def columns(self) -> int:
@@ -74,7 +75,7 @@ class Case:
         return Sizes(
             actors=ACTORS,
             splits=SPLITS,
-            blocks=2,
+            blocks=self.blocks,
             rollout=ROLLOUT,
             recurrence=self.recurrence,
             rows=ENVS_PER_SPLIT * self.spec.agents_per_env,

@@ -6,11 +6,13 @@ values and recurrent states, however requests were grouped, whoever played, and 
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from algorithms.learning.structure import trajectory_structure
+from algorithms.workers.learner_core import _TORCH_DTYPES
 from algorithms.workers.policy_core import PolicyCore
 from tests.workers.core_cases import ROLLOUT, Case, Turns
 
@@ -231,6 +233,11 @@ def test_the_learner_reads_rewards_ends_and_observations_as_the_environments_wro
         structure = trajectory_structure(*batch[1:5], batch.terminated, gamma=0.9)
         assert structure.valid.all()
     turns.close()
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"])
+def test_a_batch_has_room_for_observations_of_each_dtype(name):
+    assert torch.zeros(1, dtype=_TORCH_DTYPES[name]).numpy().dtype == np.dtype(name)
 
 
 def test_nothing_is_answered_before_weights_were_published(tmp_path):

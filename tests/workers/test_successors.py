@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from algorithms.memory.counters import Tally, WorkerCounters
-from algorithms.memory.request_table import PolicyRequests
+from algorithms.memory.request_table import PolicyRequests, Slabs
 from algorithms.messages import PolicyRecovered, PolicyRestored, SaveCheckpoint, TrainingRolledBack
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.inference import PolicyInference
@@ -97,6 +97,30 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
     assert compared > 50
 
 
+@pytest.mark.parametrize(("recurrence", "is_recalled"), [(8, False), (4, True)])
+def test_in_its_only_block_a_state_that_was_overwritten_is_forgotten_and_another_recalled(
+    recurrence, is_recalled, tmp_path
+):
+    case = Case("synthetic_identity", options={"synthetic_episode_length": 50}, recurrence=recurrence, blocks=1, **GRU)
+    turns = Turns(case, tmp_path)
+    compared = 0
+    for _ in range(60):
+        turns.turn()
+        turns.assemblers[0].fill(turns.stagings[0])
+        slabs = turns.policies[0].requests.open()
+        completed = np.array([split.completed for split in turns.splits]).reshape(2, 2)[slabs.actor, slabs.split]
+        goes_on = (slabs.step == 0) & (completed > 0) & (completed < 6)  # in the middle of the first episode
+        slabs = Slabs(*(np.asarray(part)[goes_on] for part in slabs))
+        successor = next_policy(turns, 0)
+        successor.recall_states(slabs)
+        agents = torch.from_numpy(successor._rows_of(slabs).agent)
+        expected = turns.policies[0].inference._state[agents]
+        assert_close(successor.inference._state[agents], expected if is_recalled else torch.zeros_like(expected))
+        compared += len(agents)
+    turns.close()
+    assert compared > 20
+
+
 def test_a_policy_worker_that_recalls_nothing_would_be_noticed(tmp_path):
     turns = Turns(CASES["CartPole"](), tmp_path)
     for _ in range(5):
@@ -141,6 +165,18 @@ def test_weights_that_are_newer_than_the_snapshot_are_taken_and_no_version_goes_
     assert successor.begin() == PolicyRecovered(0, 3, 0)
     assert torch.equal(successor._flat, learner._flat)
     assert successor.policy_version == turns.weights[0].version == int(turns.arrays["train_steps"][0]) == 3
+    turns.close()
+
+
+def test_a_snapshot_that_is_newer_than_the_published_weights_is_published(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner.keep_snapshot()
+    turns.arrays["policy_begun"][0] = 1
+    turns.weights[0].publish(torch.zeros_like(learner._flat).numpy(), 2)
+    assert next_learner(turns, tmp_path / "elsewhere").begin() == PolicyRecovered(0, 3, 3)
+    published = torch.zeros_like(learner._flat)
+    assert turns.weights[0].read_into(published.numpy()).version == 3
+    assert torch.equal(published, learner._flat)
     turns.close()
 
 
@@ -243,6 +279,19 @@ def test_weights_that_are_not_finite_are_never_published(bad, tmp_path):
     learner._flat[5] = bad
     with pytest.raises(TrainingDiverged):
         learner.publish()
+    turns.close()
+
+
+def test_a_learner_that_took_the_place_of_another_brings_good_weights_back_too(tmp_path):
+    turns, learner = trained(tmp_path)
+    learner.keep_snapshot()
+    turns.arrays["policy_begun"][0] = 1
+    successor = next_learner(turns, tmp_path / "elsewhere")
+    successor.begin()
+    successor._flat[5] = math.nan
+    successor.publish()
+    assert torch.equal(successor._flat, learner._flat)
+    assert [report.reason for report in successor.pop_reports()] == ["a weight is not finite"]
     turns.close()
 
 
