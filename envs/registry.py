@@ -269,7 +269,7 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
         raise ConfigError(f"--env={name}: cannot import {module_name!r} from {folder}: {reason}") from error
     factory = getattr(module, attribute, None)
     if callable(factory):
-        return factory  # type: ignore[no-any-return]
+        return factory
     import gymnasium
 
     if attribute in gymnasium.registry:

@@ -1,6 +1,7 @@
 """What is read out of recorded events, samples and looks: recoveries, counters, standstills, trends."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_a_worker_is_known_by_its_title(title, kind):
 
 
 def test_counters_that_go_back_are_named_with_both_values():
-    status = {
+    status: dict[str, Any] = {
         "time": 1.0,
         "env_frames": 700,
         "train_seconds": 2.5,

@@ -19,6 +19,7 @@ SLEEP = shutil.which("sleep")
 @pytest.fixture
 def crew(tmp_path):
     """Processes that do nothing but bear the names of workers."""
+    assert SLEEP is not None
     started = {}
     for title in ("actor-00", "actor-01", "learner-0", "bystander"):
         program = tmp_path / title

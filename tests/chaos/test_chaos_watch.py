@@ -96,7 +96,7 @@ def test_what_a_program_started_is_found_after_its_end_whatever_its_group_and_pa
     process, watch = watched(per_write=1, writes=100)
     watch.until(lambda: listens(process.pid, signal.SIGTERM) and bool(watch.samples), 10.0)
     assert not listens(process.pid, signal.SIGUSR1)
-    code, seconds = end(process, signal.SIGTERM, 10.0)
+    code, seconds = end(process, process.terminate, 10.0)
     assert code == 143 and seconds < 5.0
     assert len(survivors(process.pid, 0.2)) == 1
 
@@ -104,4 +104,4 @@ def test_what_a_program_started_is_found_after_its_end_whatever_its_group_and_pa
 def test_a_program_that_does_not_end_is_told_as_such(watched):
     process, watch = watched(per_write=1, writes=100)
     watch.until(lambda: bool(watch.samples), 10.0)
-    assert end(process, signal.SIGCONT, 0.3)[0] is None
+    assert end(process, lambda: process.send_signal(signal.SIGCONT), 0.3)[0] is None

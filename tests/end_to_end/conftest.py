@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from algorithms import checkpoints
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--num_workers=2", "--num_envs_per_worker=8", "--device=cpu", "--experiment_summaries_interval=1"]
 
@@ -49,6 +51,12 @@ class Run:
         """What status.json says; empty as long as there is none."""
         path = self.folder / "status.json"
         return json.loads(path.read_text()) if path.exists() else {}
+
+    def saved(self) -> checkpoints.Checkpoint:
+        """The newest checkpoint of the first policy; fails the test when there is none."""
+        found = checkpoints.load_newest_valid(self.folder / "checkpoint_p0")
+        assert found is not None, f"{self.folder} has no checkpoint"
+        return found
 
     def wait_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait until something holds; fails the test when the run ends before, or never."""

@@ -53,7 +53,7 @@ def test_a_run_outlives_a_checkpoint_folder_that_is_none_and_an_experiment_folde
 
     assert len(warnings_of(run, "checkpoint_p0", "could not be written", "older checkpoints are untouched")) == 1
     assert len(warnings_of(run, "was missing from", "is there again")) == 1
-    saved = checkpoints.load_newest_valid(folder)
+    saved = run.saved()
     assert saved.env_steps == run.status()["env_frames"] and not saved.warnings
     assert from_json((run.folder / "config.json").read_text()).learning.gamma == 0.9
     assert list(read_json_lines(run.folder / "metrics.jsonl")) and list((run.folder / ".summary" / "0").iterdir())
@@ -110,7 +110,7 @@ def test_a_resume_passes_over_what_is_no_file_and_what_keeps_no_usable_state_of_
     run = start(*serial, "--device=cpu", "--train_for_env_steps=3000")
     assert run.end() == 0, run.output
     folder = run.folder / "checkpoint_p0"
-    good = checkpoints.load_newest_valid(folder)
+    good = run.saved()
     state = good.payload["run_state"]
     payload = good.payload | {"run_state": state | {"serial": {"environments": [1, 2]}}}
     checkpoints.save(folder, "latest", good.train_step, good.env_steps + 1, payload)
@@ -123,7 +123,7 @@ def test_a_resume_passes_over_what_is_no_file_and_what_keeps_no_usable_state_of_
     assert len(warnings_of(again, "cannot be gone on from: run_state['episodes']")) == 1
     assert len(warnings_of(again, "random numbers are drawn anew")) == 1
     assert f"({state['env_frames']} env frames)" in again.output
-    assert checkpoints.load_newest_valid(folder).env_steps >= 5000
+    assert run.saved().env_steps >= 5000
 
 
 def test_the_best_checkpoint_survives_a_kill_and_a_change_of_the_metric(start):
@@ -135,7 +135,7 @@ def test_the_best_checkpoint_survives_a_kill_and_a_change_of_the_metric(start):
     run.signal(signal.SIGKILL)
     run.end()
     assert not checkpoints.list_checkpoints(folder)
-    best = checkpoints.load_newest_valid(folder)
+    best = run.saved()
     assert best.metric_name == "reward"
 
     again = start(*options, "--save_best_metric=len", f"--train_for_env_steps={best.env_steps + 5000}")

@@ -38,7 +38,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
     assert run.end() == 143
     assert f"{title} was killed by SIGKILL (kill -9, or the system ran out of memory), in step" in run.output
     assert f"{title} works again" in run.output and "restarts 1" in run.output
-    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    saved = run.saved()
     assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_steps >= goal
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_cannot_replace_anybody_any_more_saves_and_ends(start, title)
     run.kill(title)
     assert run.end() == 1
     assert f"{title} was killed" in run.output.strip().splitlines()[-1]
-    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    saved = run.saved()
     assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
     assert not wait_for_end(family, seconds=1.0)
 
@@ -126,7 +126,7 @@ def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title
     run.wait_for_training(frames=3000)
     run.kill(title)
     assert run.end() == 1
-    assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > 0
+    assert run.saved().train_step > 0
 
 
 def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start, tmp_path):
@@ -147,7 +147,7 @@ def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start,
     (tmp_path / "trap").touch()
     assert run.end() == 1
     assert run.output.strip().splitlines()[-1].endswith("ZeroDivisionError: a mistake")
-    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    saved = run.saved()
     assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
 
 

@@ -11,7 +11,6 @@ import time
 import psutil
 import pytest
 
-from algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL, wait_for_end
 from utils.files import read_json_lines
 
@@ -137,7 +136,7 @@ def test_a_signal_ends_a_run_whose_helpers_are_stopped(start, helper):
         time.sleep(0.5)
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output
-    assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > 0
+    assert run.saved().train_step > 0
     assert not wait_for_end(family, seconds=1.0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL
 
 # Episodes of two steps; the statistics of a hundred are larger than a queue. Every end adds a byte to a file.
@@ -58,7 +57,7 @@ def test_every_episode_of_a_burst_is_counted_saved_and_there_after_a_resume(star
         assert summary["env_frames"] >= budget
         assert summary["policies"][0]["episodes"] == count.stat().st_size > before + 1000
         before = count.stat().st_size
-        saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+        saved = run.saved()
         assert saved.env_steps == summary["env_frames"] and not saved.warnings
         episodes = saved.payload["run_state"]["episodes"]
         assert episodes["finished"] == before and len(episodes["extra"]) == 500

@@ -46,7 +46,7 @@ def test_two_cores_are_shared_out_while_doom_is_learned(start, two_cores):
     engines = [process for process in run.tree().values() if "vizdoom" in process.name().lower()]
     run.wait_for(lambda: [engine.cpu_affinity() for engine in engines] == [[second]] * 8, PATIENCE_S)
     assert cores_of("learner") == [two_cores]
-    lent = []
+    lent: list[list[int]] = []
     while [first] not in lent and len(lent) < 3:
         # It sleeps, since nobody plays, and lends its core: until they find it asleep for so long that nobody need
         # leave it alone. A policy worker that was kept waiting until then has missed its chance, and gets another one.

@@ -82,7 +82,7 @@ def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
     summary = json.loads((run.folder / "summary.json").read_text())
     assert summary["env_frames"] >= 20000 and summary["policies"][0]["episodes"] > 10
     assert json.loads((run.folder / "status.json").read_text())["state"] == "ended"
-    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    saved = run.saved()
     assert saved.env_steps == summary["env_frames"] and saved.train_step == summary["policies"][0]["train_steps"] > 0
     assert json.loads((run.folder / "config.json").read_text())["options"]["env"] == "CartPole-v1"
     assert (run.folder / "git.diff").exists() and (run.folder / "command_lines.txt").exists()
@@ -123,7 +123,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     run.signal(number)
     assert run.end() == code, run.output
     assert time.time() - sent < 10.0
-    saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+    saved = run.saved()
     assert saved.path.stat().st_mtime >= sent
     summary = json.loads((run.folder / "summary.json").read_text())
     assert saved.env_steps == summary["env_frames"]
@@ -132,7 +132,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     again.signal(signal.SIGINT)
     assert again.end() == 130
     assert f"{saved.env_steps} env frames" in again.output
-    assert checkpoints.load_newest_valid(run.folder / "checkpoint_p0").train_step > saved.train_step
+    assert run.saved().train_step > saved.train_step
 
 
 def test_a_second_interrupt_ends_at_once(start):
@@ -200,7 +200,7 @@ def test_serial_runs_with_one_seed_are_bit_identical(start, tmp_path):
             *SMALL, "--serial_mode=True", "--seed=3", "--train_for_env_steps=8000", f"--restart_behavior={restart}"
         )
         assert run.end() == 0, run.output
-        weights.append(checkpoints.load_newest_valid(run.folder / "checkpoint_p0").payload["model"])
+        weights.append(run.saved().payload["model"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
@@ -222,7 +222,7 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
                 *task, f"--train_for_env_steps={budget}", f"--restart_behavior={behavior}", env="synthetic_identity"
             )
             assert run.end() == 0, run.output
-        saved = checkpoints.load_newest_valid(run.folder / "checkpoint_p0")
+        saved = run.saved()
         assert saved.env_steps == 8192 and saved.train_step == 32
         weights.append(saved.payload["model"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
