@@ -1,8 +1,9 @@
-"""A second forkserver, which has imported torch: whoever computes with it is forked in milliseconds.
+"""A second forkserver, which has imported torch: processes that compute with it are forked in milliseconds.
 
 Importing torch takes more than a second of CPU time. Here it is imported once, while the environment is being probed,
-instead of once by every policy worker and learner, and by each that replaces one; and its 200 MB are shared. The server
-itself computes nothing, starts no thread and touches no CUDA, so its children may.
+instead of once by every policy worker and learner, and 50 MB of each are shared with the others. The server computes
+nothing, starts no thread and touches no CUDA, so its children may. It holds 220 MB, and ends when the workers have been
+started (`LaunchPad.forget_torch`); a worker that replaces one imports torch itself.
 
 multiprocessing knows one forkserver per process, in a module variable; this is another object of the same class.
 """
