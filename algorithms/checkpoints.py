@@ -309,7 +309,9 @@ def _retire(folder: Path, written: Encoded, path: Path, keep: int) -> None:
     if written.kind == "milestone":
         return
     both = list_named(folder, "latest") + list_named(folder, "best")
-    [newest] = [named for named in both if named.path == path]
+    newest = next((named for named in both if named.path == path), None)
+    if newest is None:  # somebody has taken it away meanwhile
+        return
     for named in both:
         if named.steps > newest.steps:
             # The run went on from an older checkpoint than this. Were it left, the next resume would jump to it.

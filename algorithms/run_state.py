@@ -5,7 +5,8 @@ with an unusable run state is passed over like a damaged file. It holds plain va
 
     env_frames      of this policy, over all runs
     train_seconds   over all runs
-    episodes        finished: how many; returns, true_returns, lengths: of the newest; extra: the same by name
+    episodes        finished: how many; returns, true_returns, lengths: of the newest; extra: the same by name;
+                    reports_true_reward: true_returns are the environment's own
 
 and whatever else a run keeps for itself.
 """
@@ -18,6 +19,7 @@ from typing import Any
 # As many digits as a checkpoint's name has for frames.
 MOST_COUNTED = 10**15 - 1
 _MOST_SECONDS = 1e11
+_ADDED_LATER = ("reports_true_reward",)  # older checkpoints lack these
 
 
 def why_unusable(state: Any) -> str:
@@ -29,6 +31,8 @@ def _misfit(where: str, value: Any, fields: Mapping[str, Any]) -> str:
     if not isinstance(value, dict):
         return f"{where} is {_told(value)}"
     for name, expected in fields.items():
+        if name not in value and name in _ADDED_LATER:
+            continue
         if name not in value:
             return f"{where} holds no {name!r}"
         if isinstance(expected, Mapping):
@@ -64,6 +68,7 @@ _RUN_STATE: dict[str, Callable[[Any], bool] | dict[str, Callable[[Any], bool]]] 
         "finished": _is_count,
         "returns": _are_numbers,
         "true_returns": _are_numbers,
+        "reports_true_reward": lambda value: isinstance(value, bool),
         "lengths": _are_numbers,
         "extra": _are_named_numbers,
     },

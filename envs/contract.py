@@ -89,6 +89,20 @@ def flag(name: str, value: Any) -> bool:
     raise MisfitError(name, "True or False", describe(value))
 
 
+def flags(name: str, values: Any) -> np.ndarray:
+    """The same for one per environment, [N] bool: numbers would be taken for places in an array.
+
+    Raises:
+        MisfitError: some are none.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind == "b":
+        return array
+    if not np.isin(array, (0, 1)).all():
+        raise MisfitError(name, "True or False", describe(values))
+    return array.astype(np.bool_)
+
+
 def fitting_mask(mask: Any, width: int) -> Any:
     """One mask for all discrete actions, also when given as a tuple of one per action.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError, UnsupportedSpaceError
-from envs.contract import check_info, checked_reset, fitting_mask, flag, is_number, outline
+from envs.contract import check_info, checked_reset, fitting_mask, flag, flags, is_number, outline
 from envs.faults import FAILURES
 from envs.registry import ResolvedEnv, make_batch_env
 from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
@@ -244,8 +244,8 @@ class _ParallelHand(_SingleHand):
         for name, values in zip(("observations", "rewards", "terminations", "truncations"), results, strict=False):
             self._require_agents(name, values)
         observations, rewards, terminations, truncations, infos = results
-        for name, flags in (("terminated", terminations), ("truncated", truncations)):
-            for value in flags.values():
+        for name, each in (("terminated", terminations), ("truncated", truncations)):
+            for value in each.values():
                 flag(name, value)
         missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
         if missing:
@@ -278,6 +278,7 @@ class _VectorHand(_SingleHand):
         for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
             if np.shape(values) != (self.num_rows,):
                 raise MisfitError(name, f"one for each of {self.num_rows} environments", describe(values))
+        flags("terminated", terminated), flags("truncated", truncated)
         return _Results({0: observations}, {}, dict(enumerate(rewards)), False)
 
 

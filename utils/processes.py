@@ -216,9 +216,9 @@ def mark_descendants(mark: str) -> mmap.mmap | None:
 
 
 def is_alive(pid: int) -> bool:
-    """The process runs: it has neither vanished nor ended without being waited for."""
+    """The process runs: it has neither vanished nor ended without being waited for. 0 is no process."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        return pid > 0 and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

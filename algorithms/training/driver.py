@@ -133,15 +133,15 @@ class Driver:
         Raises:
             RunFailed: a worker keeps failing; not after `Workforce.stop_replacing`.
         """
-        for report in self._workforce.stop_sampling(STOP_SAMPLING_S):
-            self._take(report)
+        self._take_last(self._workforce.stop_sampling(STOP_SAMPLING_S))
+        if self._all_restored() and self._has_worked():
+            self._accept()
         if not self._is_accepted:
-            return  # nothing has been learned that is not on disk
+            return  # nothing has been learned
         self.saver.save_all("latest")
         deadline = time.monotonic() + SAVE_S
         while self._awaits_checkpoint() and time.monotonic() < deadline:
-            for report in self._workforce.poll(POLL_S):
-                self._take(report)
+            self._take_last(self._workforce.poll(POLL_S))
 
     def save_after(self, failure: str) -> None:
         """Save what can still be saved after something went wrong; what that is, is told already."""
@@ -161,8 +161,7 @@ class Driver:
 
     def end(self, reason: str, stop_s: float) -> None:
         """Stop the workers and write the last numbers."""
-        for report in self._workforce.stop(stop_s):
-            self._take(report)
+        self._take_last(self._workforce.stop(stop_s))
         if self._all_restored():
             self.summaries.write_status("ended")
             self.summaries.write_summary({"reason": reason} | self._best())
@@ -171,6 +170,14 @@ class Driver:
 
     def _best(self) -> dict[str, Any]:
         return {"best": [best if best > float("-inf") else None for best in self.saver.best]}
+
+    def _take_last(self, reports: list[Report]) -> None:
+        """Take reports while the run ends: a mistake in taking one costs neither the checkpoint nor the end."""
+        for report in reports:
+            try:
+                self._take(report)
+            except Exception:
+                log.debug("a report was not taken:\n%s", traceback.format_exc())
 
     def _take(self, report: Report) -> None:
         if isinstance(report, PolicyRestored) and self._arrays["policy_begun"][report.policy]:

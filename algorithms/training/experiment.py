@@ -48,6 +48,7 @@ class Experiment:
         self.events_file = folder / "events.jsonl"
         self.summary_file = folder / "summary.json"
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
+        self._unwritten: set[Path] = set()  # of those below, what the disk has not taken yet
         self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
         self._config = ""
         self._num_policies = 0
@@ -103,8 +104,9 @@ class Experiment:
         To be called before anything is saved. The options of a start that never came so far are nobody's.
         """
         self._record[self.config_file] = self._config
+        self._unwritten.add(self.config_file)
         with self._trouble.survived(CONFIG_FILE):
-            atomic_write_text(self.config_file, self._config)
+            self._write_record([self.config_file])
 
     def mend(self) -> None:
         """Make again what has vanished, so that training can be taken up from what is saved from now on."""
@@ -114,7 +116,7 @@ class Experiment:
                     lock = _take(self.folder)
                     self.close()
                     self._lock = lock
-                missing = [path for path in self._record if not path.exists()]
+                missing = [path for path in self._record if path in self._unwritten or not path.exists()]
                 if missing:
                     self._write_record(missing)
                     log.warning("%s was missing from %s and is there again", missing[0].name, self.folder)
@@ -158,6 +160,7 @@ class Experiment:
             self.summary_dir(policy).mkdir(parents=True, exist_ok=True)
         for path in paths:
             atomic_write_text(path, self._record[path])
+            self._unwritten.discard(path)
 
     def _is_locked(self) -> bool:
         """What this process locked is what another one would find."""

@@ -62,9 +62,14 @@ class Saver:
             self._trouble.tell("checkpoint", report.reason)
 
     def ask_again(self, policy: int) -> None:
-        """A learner took the place of a lost one: what that was asked to save, and had not told of, is asked anew."""
-        for asked, command in list(self._open.values()):
-            if asked == policy:
+        """A learner took the place of a lost one: what that was asked to save, and had not told of, is asked anew.
+
+        But for a best checkpoint: the successor's weights are newer than those that had the average.
+        """
+        for request, (asked, command) in list(self._open.items()):
+            if asked == policy and command.kind == "best":
+                del self._open[request]
+            elif asked == policy:
                 self._send(policy, command)
 
     def maybe_save(self) -> None:
@@ -91,11 +96,6 @@ class Saver:
             is_open = [asked == policy and command.kind == kind for asked, command in self._open.values()]
             if sum(is_open) < MOST_OPEN:
                 self._request(policy, kind)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Some checkpoint was asked for and is not on disk."""
-        return bool(self._open)
 
     @property
     def awaited(self) -> set[int]:

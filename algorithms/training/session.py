@@ -54,6 +54,7 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
             pad.clear_up_with(script)
         return _train(resolved, argv, pad, stop)
     finally:
+        stop.end_at_once = lambda: os._exit(128 + signal.SIGINT)  # the guardian does the rest
         pad.kill_everything()
         stop.restore()
 
@@ -116,8 +117,8 @@ def _drive(
             for recipe in wiring.recipes(config, spec, device, experiment, seeds):
                 supervisor.start(recipe)
             pad.forget_torch()
-        except (RunFailed, OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
-            return _fail(f"no worker can be started: {error}") if stop.received is None else stop.exit_code
+        except (RunFailed, OSError) as error:  # OSError: no descriptors, or no memory for a queue
+            return _fail(f"a worker cannot be started: {error}") if stop.received is None else stop.exit_code
     driver = Driver(config, experiment, workforce, wires, stop)
     if spec.reports_true_reward:
         driver.statistics.expect_true_rewards()

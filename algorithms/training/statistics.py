@@ -17,7 +17,8 @@ from algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestore
 
 RATE_WINDOWS_S = (10, 60, 300)
 # Tags of our own: an environment's statistic of such a name is shown under another.
-RESERVED_STATISTICS = frozenset(name + end for name in ("reward", "true_reward", "len") for end in ("", "_min", "_max"))
+OWN_STATISTICS = ("reward", "true_reward", "len")
+RESERVED_STATISTICS = frozenset(name + end for name in OWN_STATISTICS for end in ("", "_min", "_max"))
 
 
 class EpisodeWindow:
@@ -48,9 +49,13 @@ class EpisodeWindow:
 
     def full_average(self, metric: str) -> float | None:
         """An average over as many episodes as it is meant to cover; None: fewer episodes had this metric so far."""
-        named = {"reward": self.returns, "true_reward": self.true_returns, "len": self.lengths}
-        values = self.extra.get(metric, named.get(metric, ()))
+        values = self._named().get(metric, ())
         return float(np.mean(values)) if len(values) == self._size else None
+
+    def _named(self) -> dict[str, deque[float]]:
+        """Everything that is averaged, by the name of its tag; no statistic of an environment takes a name of ours."""
+        named = {"reward": self.returns, "true_reward": self.objectives, "len": self.lengths}
+        return named | {f"extra_{n}" if n in RESERVED_STATISTICS else n: values for n, values in self.extra.items()}
 
     @property
     def objectives(self) -> deque[float]:
@@ -59,16 +64,13 @@ class EpisodeWindow:
 
     def scalars(self) -> dict[str, float]:
         """The `0_aux/` tags of episodes; none before the first episode."""
-        named = {"reward": self.returns, "true_reward": self.objectives, "len": self.lengths}
         tags = {}
-        for name, values in named.items():
+        for name, values in self._named().items():
             if values:
                 tags[f"0_aux/avg_{name}"] = float(np.mean(values))
-                tags[f"0_aux/avg_{name}_min"] = float(min(values))
-                tags[f"0_aux/avg_{name}_max"] = float(max(values))
-        for name, values in self.extra.items():
-            prefix = "0_aux/avg_extra_" if name in RESERVED_STATISTICS else "0_aux/avg_"
-            tags[prefix + name] = float(np.mean(values))
+                if name in OWN_STATISTICS:
+                    tags[f"0_aux/avg_{name}_min"] = float(min(values))
+                    tags[f"0_aux/avg_{name}_max"] = float(max(values))
         return tags
 
     def state(self) -> dict[str, Any]:
@@ -77,6 +79,7 @@ class EpisodeWindow:
             "finished": self.finished,
             "returns": list(self.returns),
             "true_returns": list(self.true_returns),
+            "reports_true_reward": self.reports_true_reward,
             "lengths": list(self.lengths),
             "extra": {name: list(values) for name, values in self.extra.items()},
         }
@@ -86,7 +89,9 @@ class EpisodeWindow:
         self.finished = int(state["finished"])
         self.returns.extend(state["returns"])
         self.true_returns.extend(state["true_returns"])
-        self.reports_true_reward |= bool(self.true_returns)
+        # Without the flag, returns were kept as true returns where an environment reported none.
+        default = state["true_returns"] != state["returns"]
+        self.reports_true_reward |= bool(state.get("reports_true_reward", default))
         self.lengths.extend(state["lengths"])
         for name, values in state["extra"].items():
             self.extra.setdefault(name, deque(maxlen=self._size)).extend(values)

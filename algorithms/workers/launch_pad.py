@@ -115,7 +115,7 @@ class LaunchPad:
         self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str, *, uses_torch: bool = False
     ) -> BaseProcess:
         """A process to be started, with torch imported if it uses that and the server for it runs."""
-        if uses_torch and self._torch_server.pid:
+        if uses_torch and processes.is_alive(self._torch_server.pid):
             return self._torch_server.process(target, arguments, name)
         process: BaseProcess = self.context.Process(target=target, args=arguments, name=name)
         return process
@@ -196,14 +196,16 @@ class LaunchPad:
             raise RunFailed(failure)
         return result
 
-    def launch(self, process: BaseProcess, is_cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Start a process; False when `is_cancelled` came first.
+    def launch(
+        self, process: BaseProcess, is_cancelled: Callable[[], bool] = lambda: False, patience_s: float = 0.0
+    ) -> bool:
+        """Start a process; False when nobody wants it any more and it has not come for `patience_s`.
 
         The server may be stopped, or hang in an import, and whoever asks it for a process then waits for ever. So a
         thread asks, and this one goes on.
 
         Raises:
-            RunFailed: the server does not answer.
+            RunFailed: the server does not answer, or cannot start the process.
         """
         failure: list[BaseException] = []
 
@@ -215,15 +217,16 @@ class LaunchPad:
 
         thread = threading.Thread(target=start, name="start of a process", daemon=True)
         thread.start()
-        deadline = time.monotonic() + START_S
+        began = time.monotonic()
         while thread.is_alive():
             thread.join(CANCEL_CHECK_S)
-            if thread.is_alive() and is_cancelled():
+            waited_s = time.monotonic() - began
+            if thread.is_alive() and is_cancelled() and waited_s > patience_s:
                 return False
-            if thread.is_alive() and time.monotonic() > deadline:
+            if thread.is_alive() and waited_s > START_S:
                 raise RunFailed(f"the forkserver did not start {process.name} within {START_S:g} s")
-        if failure:
-            raise failure[0]
+        if failure:  # no descriptors, no memory, or no server any more
+            raise RunFailed(f"{process.name} could not be started: {failure[0]!r}") from failure[0]
         return True
 
     def kill_everything(self) -> None:

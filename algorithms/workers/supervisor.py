@@ -67,6 +67,8 @@ STACK_DUMP_S = 0.3
 LONG_LIFE_S = 60.0
 # How long a forkserver that has ended may still look alive after its pipes closed, and a killed worker live on.
 FORKSERVER_EXIT_S, KILL_S = 0.1, 1.0
+# How long a worker may take to be started once the run is to end: a learner's successor still saves.
+LAST_START_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +127,7 @@ class Supervisor:
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         with contextlib.closing(bells.parcel):
-            if not self._pad.launch(process, self.is_ending):
+            if not self._pad.launch(process, self.is_ending, LAST_START_S):
                 raise RunFailed(f"{recipe.name} was not started: the run ends")
         tallies = arrays["tallies"][recipe.process].copy()
         managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
@@ -335,7 +337,7 @@ class Supervisor:
             self._successors.remove(successor)
             try:
                 self.start(successor.recipe, successor.generation, successor.lost_at)
-            except (OSError, EOFError) as error:  # no descriptors, no memory, or no forkserver any more
+            except OSError as error:  # no descriptors, or no memory for a queue
                 raise RunFailed(f"{successor.recipe.name} could not be started again: {error!r}") from error
             self._arrays["restarts"][successor.recipe.process] += 1
             self._undelivered.append(WorkerStarted(successor.recipe.name, successor.generation))

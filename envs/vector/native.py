@@ -30,7 +30,7 @@ from envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from envs.contract import check_report, checked_reset, flag, frame_count
+from envs.contract import check_report, checked_reset, flag, flags, frame_count
 from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
 from envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
 from envs.specs import complete_spec, declares_info_mask, require_spec
@@ -202,6 +202,7 @@ class VectorEnvAdapter:
             raise self._failed
         starts = self._has_ended  # in this step these rows show their first observation; what else is said is nobody's
         observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
+        terminated, truncated = flags("terminated", terminated), flags("truncated", truncated)
         self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
         self._read_state(infos, out, "step")
         if "num_frames" in infos:

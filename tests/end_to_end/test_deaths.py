@@ -129,17 +129,19 @@ def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title
     assert run.saved().train_step > 0
 
 
-def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start, tmp_path):
+@pytest.mark.parametrize("place", ["summaries.Summaries.maybe_write", "statistics.Statistics.add"])
+def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start, tmp_path, place):
     """A module that the interpreter imports at its start makes one method fail, once a file says so."""
+    module, owner, method = place.split(".")
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib\n"
-        "from algorithms.training.summaries import Summaries\n"
-        "sound = Summaries.maybe_write\n"
-        "def maybe_write(self):\n"
+        f"from algorithms.training.{module} import {owner}\n"
+        f"sound = {owner}.{method}\n"
+        "def trapped(self, *arguments):\n"
         f"    if pathlib.Path({str(tmp_path / 'trap')!r}).exists():\n"
         "        raise ZeroDivisionError('a mistake')\n"
-        "    sound(self)\n"
-        "Summaries.maybe_write = maybe_write\n"
+        "    sound(self, *arguments)\n"
+        f"{owner}.{method} = trapped\n"
     )
     run = start(*SMALL, before=["env", f"PYTHONPATH={tmp_path}:{ROOT}"])
     run.wait_for_training(frames=3000)

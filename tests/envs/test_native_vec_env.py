@@ -75,6 +75,28 @@ def test_every_end_is_flagged_once_and_a_terminated_one_shows_nothing():
     assert seen["infos"][1:] == [{}, {}, {0: of_first}, {}, {1: of_second}]
 
 
+class Numbered(gymnasium.vector.VectorWrapper):
+    """Says with numbers what others say with True and False."""
+
+    number = 1
+
+    def step(self, actions):
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        flags = (np.where(each, self.number, 0).astype(np.uint8) for each in (terminated, truncated))
+        return observations, rewards, *flags, infos
+
+
+def test_flags_may_be_numbers_and_nothing_but_0_and_1():
+    def made():
+        return SyncVectorEnv([Counter, lambda: Counter(5)])
+
+    assert play(VectorEnvAdapter(Numbered(made()), contexts(2)), 7) == play(VectorEnvAdapter(made(), contexts(2)), 7)
+    wrong = Numbered(made())
+    wrong.number = 2
+    with pytest.raises(EnvError, match="'terminated' should be True or False"):
+        play(VectorEnvAdapter(wrong, contexts(2)), 7)
+
+
 def test_a_limit_is_a_truncation_and_both_at_once_is_a_termination():
     seen = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(9), 2)]), contexts(1)), 3)
     assert seen["truncated"][1:] == [0, 1, 0] and seen["terminated"][1:] == [0, 0, 0] and seen["final"][2] == 1

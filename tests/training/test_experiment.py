@@ -202,6 +202,23 @@ def test_only_what_is_missing_is_written_again(tmp_path):
     experiment.close()
 
 
+def test_options_that_found_no_room_are_written_when_there_is_some(tmp_path, monkeypatch):
+    """Although older ones lie there: a resume would begin from those."""
+    open_and_close(tmp_path, "--gamma=0.5")
+    experiment = Experiment.open(resolved(tmp_path, "--gamma=0.25"), ARGV)
+
+    def is_full(path, text):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(module, "atomic_write_text", is_full)
+        experiment.accept()
+    assert from_json(experiment.config_file.read_text()).learning.gamma == 0.5
+    experiment.mend()
+    assert from_json(experiment.config_file.read_text()).learning.gamma == 0.25
+    experiment.close()
+
+
 def test_a_folder_that_cannot_be_made_again_is_told_once_and_tried_again(tmp_path, caplog):
     experiment = Experiment.open(resolved(tmp_path), ARGV)
     shutil.rmtree(experiment.folder)

@@ -33,6 +33,9 @@ def test_a_field_that_is_missing_or_garbled_is_named(path):
         del place[name]
         if garbled is not ...:
             place[name] = garbled
+        elif name == "reports_true_reward":  # there were checkpoints before it
+            assert not why_unusable(state)
+            continue
         assert name in why_unusable(state) and len(why_unusable(state)) < 150
 
 

@@ -131,14 +131,14 @@ def test_a_command_holds_what_the_driver_knows(clock):
 
 def test_it_waits_for_what_was_asked_for(clock):
     case = Case(clock, policies=2)
-    assert not case.saver.is_waiting
+    assert not case.saver.awaited
     case.saver.save_all("latest")
     requests = [command.request for _, command in case.sent]
-    assert case.saver.is_waiting and len(requests) == 2
+    assert case.saver.awaited and len(requests) == 2
     case.saver.note(CheckpointSaved(0, "latest", "a.pth", requests[0]))
-    assert case.saver.is_waiting
+    assert case.saver.awaited
     case.saver.note(CheckpointFailed(1, "latest", "disk full", requests[1]))
-    assert not case.saver.is_waiting and case.saver.failures == 1
+    assert not case.saver.awaited and case.saver.failures == 1
 
 
 def test_a_learner_that_takes_the_place_of_a_lost_one_is_asked_for_what_that_had_not_saved(clock):
@@ -155,9 +155,9 @@ def test_a_learner_that_takes_the_place_of_a_lost_one_is_asked_for_what_that_had
     assert case.sent[0][1] == first
     for _, command in case.sent:
         case.saver.note(CheckpointSaved(1, command.kind, "b.pth", command.request))
-    assert case.saver.is_waiting  # policy 0 has not told of its milestone
+    assert case.saver.awaited  # policy 0 has not told of its milestone
     case.saver.note(CheckpointSaved(0, "milestone", "c.pth", milestone.request))
-    assert not case.saver.is_waiting
+    assert not case.saver.awaited
 
 
 def test_failures_are_told_once_a_minute_with_their_number(clock, caplog):
@@ -182,7 +182,7 @@ def test_the_run_is_unsaved_as_long_as_the_newest_answer_about_a_policy_is_bad_o
     case.saver.note(CheckpointSaved(0, "latest", "a.pth", first))
     assert "in time" in case.saver.why_unsaved()
     case.saver.note(CheckpointFailed(1, "latest", "disk full", second))
-    assert not case.saver.is_waiting and case.saver.why_unsaved() == "disk full"
+    assert not case.saver.awaited and case.saver.why_unsaved() == "disk full"
     case.saver.note(CheckpointSaved(1, "best", "b.pth", 99))
     assert case.saver.why_unsaved() == "disk full"  # a resume does not start from the best
     case.saver.note(CheckpointSaved(1, "latest", "c.pth", 100))
@@ -230,7 +230,7 @@ def test_an_answer_that_comes_twice_or_late_takes_nothing_back(clock):
     first, second = (CheckpointSaved(0, "best", "x.pth", command.request) for _, command in case.sent)
     for answer in (second, first, first):
         case.saver.note(answer)
-    assert case.saver.best == [4.0] and not case.saver.is_waiting
+    assert case.saver.best == [4.0] and not case.saver.awaited
 
 
 def test_no_best_is_picked_from_fewer_episodes_with_the_metric_than_its_average_covers(clock):

@@ -94,6 +94,25 @@ def test_an_extra_statistic_does_not_take_the_place_of_a_curve_of_ours():
     assert [tags[f"0_aux/avg_extra_{name}"] for name in names[:-1]] == [99.0] * 4 and tags["0_aux/avg_kills"] == 99.0
 
 
+def test_what_decides_about_the_best_is_a_curve_of_ours_by_the_name_that_it_is_shown_under():
+    made = EpisodeWindow(1)
+    made.add(episode(value=1.0, frames=5, reward=99.0, len=98.0).episodes[0])
+    metrics = ("reward", "len", "extra_reward", "extra_len", "true_reward", "absent")
+    assert [made.full_average(metric) for metric in metrics] == [1.0, 5.0, 99.0, 98.0, 1.0, None]
+
+
+def test_a_checkpoint_that_does_not_say_whether_true_rewards_were_reported_is_understood():
+    """It held returns as true returns where there were none of the environment's own."""
+    for true_returns, reports in (([1.0, 2.0], False), ([1.0, 5.0], True)):
+        state = window(2, 1.0, 2.0).state() | {"true_returns": true_returns}
+        del state["reports_true_reward"]
+        after = EpisodeWindow(2)
+        after.restore(state)
+        after.add(episode(value=8.0, true=math.nan).episodes[0])
+        assert after.reports_true_reward == reports
+        assert after.scalars()["0_aux/avg_true_reward"] == (3.0 if reports else 5.0)
+
+
 def test_a_window_goes_on_from_what_a_checkpoint_holds():
     before = window(3, 1.0, 2.0, 3.0, 4.0)
     after = EpisodeWindow(3)

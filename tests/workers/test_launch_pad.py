@@ -152,6 +152,9 @@ def test_a_server_that_does_not_answer_keeps_nobody_waiting(pad, monkeypatch):
     os.kill(server, signal.SIGSTOP)
     try:
         assert run_once(pad, "own_pid", is_cancelled=lambda: True) is None
+        began = time.monotonic()
+        assert not pad.launch(pad.process(os.getpid, (), "late"), lambda: True, patience_s=0.5)
+        assert time.monotonic() - began > 0.5
         monkeypatch.setattr(launch_pad, "START_S", 0.5)
         with pytest.raises(RunFailed, match=r"^the forkserver did not start appo probe within 0.5 s$"):
             run_once(pad, "own_pid")
