@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the driver, and whether one that was read back can be gone on from.
+"""What a checkpoint keeps of the driver, and whether a run can resume from one that was read back.
 
 The driver's statistics write it and take it up. A learner checks it before it goes on from a checkpoint, so that one
 with an unusable run state is passed over like a damaged file. It holds plain values::

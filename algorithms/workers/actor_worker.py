@@ -30,7 +30,7 @@ REPORT_EVERY_S = 0.25
 PROGRESS_EVERY_S = 1.0
 # Environments are moved into their episodes by so many steps at most: most episodes are shorter, and end on the way.
 DECORRELATION_STEPS = 1000
-# Who should begin to sample at once takes this long: other processes need longer until they are ready.
+# The first actor, and a replacement, take this long: the other processes need longer until they are ready.
 AT_ONCE_S = 0.5
 # No environment is built anew more often in the life of one actor: its seeds never come again.
 ATTEMPTS_PER_LIFE = 1_000_000

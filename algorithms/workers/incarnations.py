@@ -148,7 +148,7 @@ def await_ends(
     deadline = time.monotonic() + timeout_s
     while (living := [worker for worker in workers if not worker.has_ended()]) and time.monotonic() < deadline:
         told = connection.wait([worker.sentinel for worker in living], timeout=channels.BUSY_POLL_S)
-        if len(told) == len(living):  # or what tells is gone
+        if len(told) == len(living):  # or their forkservers have ended, so that all sentinels are ready
             time.sleep(channels.BUSY_POLL_S)
         meanwhile(living)
     return living

@@ -1,7 +1,7 @@
-"""Where processes come from: a server that forks them, a guardian that outlives us, and calls in a process of its own.
+"""Where processes come from: two servers that fork them, and a guardian that kills them when the driver has ended.
 
-Both are started before torch, threads or CUDA are touched. The guardian takes the whole process group down when the
-driver ends, however it ends.
+The first server and the guardian are started before torch, threads or CUDA are touched. The second server imports torch.
+Functions that may not take the driver with them run in a process of their own.
 """
 
 from __future__ import annotations

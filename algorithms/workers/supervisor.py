@@ -275,7 +275,7 @@ class Supervisor:
         for worker in told:
             worker.process.join(1.0)
         ended = [worker for worker in told if worker.has_ended()]
-        if told and not ended:  # what tells is gone, and they live
+        if told and not ended:  # their forkserver has ended, so that their sentinels are ready
             time.sleep(timeout_s)
         return ended
 

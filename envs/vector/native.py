@@ -3,8 +3,8 @@
 A `VectorEnv` with next-step autoreset shows the last observation of every episode, terminated ones too, and starts the
 next episode in the step after it, whose action it ignores. That is what `final` says to the caller.
 
-Two of its rows hold what nobody asked for, and none of it is read: the last observation of a terminated episode, which
-is replaced by zeros, and whatever the step that starts an episode says beside the first observation.
+Two kinds of rows are ignored: the last observation of a terminated episode, which is replaced by zeros, and the reward,
+flags and infos of the step that starts an episode.
 """
 
 from __future__ import annotations
