@@ -1,6 +1,6 @@
 """Where processes come from: two servers that fork them, and a guardian that kills them when the driver has ended.
 
-The first server and the guardian are started before torch, threads or CUDA are touched. The second server imports torch.
+The first server and the guardian start before torch, threads or CUDA are touched. The second server imports torch.
 Functions that may not take the driver with them run in a process of their own.
 """
 
