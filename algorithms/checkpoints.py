@@ -217,7 +217,7 @@ def load_newest_valid(
         try:
             found = load(path)
             if reason := why_unusable(found):
-                raise CheckpointError(f"{path} cannot be gone on from: {reason}")
+                raise CheckpointError(f"{path} cannot be resumed from: {reason}")
         except CheckpointError as error:
             warnings.append(str(error))
             continue

@@ -483,7 +483,7 @@ def test_a_threshold_comes_from_the_best_file_that_can_be_used_and_is_not_of_an_
 def test_a_checkpoint_that_its_reader_cannot_use_is_passed_over_with_the_reason(tmp_path):
     older, newer = (save(tmp_path, "latest", step, step, payload()) for step in (1, 2))
     found = read_newest(tmp_path, why_unusable=lambda found: "unfit" if found.train_step == 2 else "")
-    assert found.path == older and found.warnings == [f"{newer} cannot be gone on from: unfit"]
+    assert found.path == older and found.warnings == [f"{newer} cannot be resumed from: unfit"]
     with pytest.raises(CheckpointError, match=r"unfit; .*unfit\. Nothing was changed"):
         load_newest_valid(tmp_path, why_unusable=lambda found: "unfit")
     assert older.exists() and newer.exists()

@@ -120,7 +120,7 @@ def test_a_resume_passes_over_what_is_no_file_and_what_keeps_no_usable_state_of_
     again = start(*serial, "--train_for_env_steps=5000")
     assert again.end() == 0, again.output
     assert len(warnings_of(again, "it is no regular file")) == 1
-    assert len(warnings_of(again, "cannot be gone on from: run_state['episodes']")) == 1
+    assert len(warnings_of(again, "cannot be resumed from: run_state['episodes']")) == 1
     assert len(warnings_of(again, "random numbers are drawn anew")) == 1
     assert f"({state['env_frames']} env frames)" in again.output
     assert run.saved().env_steps >= 5000

@@ -139,7 +139,7 @@ def test_a_checkpoint_with_an_unusable_run_state_is_passed_over_with_a_warning(t
     restored = learner.restore()
     assert restored.checkpoint == older and restored.run_state == run_state(77)
     [warning] = restored.warnings
-    assert warning.startswith(f"{newer} cannot be gone on from: run_state") and content(tmp_path) == before
+    assert warning.startswith(f"{newer} cannot be resumed from: run_state") and content(tmp_path) == before
     Path(older).unlink()
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used: .*run_state.*Nothing was changed"):
         learner.restore()

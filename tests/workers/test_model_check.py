@@ -15,6 +15,7 @@ from algorithms.models.encoder_registry import register_encoder
 from algorithms.workers.jobs import ModelJob
 from algorithms.workers.model_check import check_model
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from tests.workers.core_cases import run_state
 from utils.options import ConfigError
 
 VECTOR = ObservationLeaf("obs", (6,), "float32", "vector")
@@ -125,7 +126,7 @@ def test_a_sound_encoder_of_a_user_passes(change, mine):
 
 def test_the_checkpoints_of_every_policy_have_to_fit(tmp_path):
     model = build_actor_critic(SMALL, job().spec)
-    payload = {"model": model.state_dict(), "learner": {}, "run_state": {}}
+    payload = {"model": model.state_dict(), "learner": {}, "run_state": run_state(1)}
     for policy in (0, 1):
         checkpoints.save(tmp_path / str(policy), "latest", 1, 1, payload)
     folders = [tmp_path / name for name in ("0", "1", "of a policy that is new")]
