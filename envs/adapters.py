@@ -27,9 +27,9 @@ from envs.api import (
     StepArrays,
     UnsupportedSpaceError,
 )
-from envs.contract import check_report, checked_reset, fitting_mask, flag, frame_count
+from envs.contract import checked_reset, fitting_mask, flag, read_info
 from envs.faults import FAILURES
-from envs.spaces import ActionLayout, ObservationLayout, describe
+from envs.spaces import ActionLayout, ObservationLayout
 from envs.specs import complete_spec, declares_info_mask
 
 
@@ -155,12 +155,8 @@ class _OneEnv:
 
 def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
     """What an info says of the step that it comes with."""
-    if not isinstance(info, dict):
-        raise MisfitError("info", "a dict", describe(info))
-    if "num_frames" in info:
-        target.out.frames[row] = frame_count(info["num_frames"])
-    if "true_reward" in info or "episode_extra_stats" in info:
-        check_report(info)
+    target.out.frames[row], reports = read_info(info)
+    if reports:
         target.infos[row] = info
 
 

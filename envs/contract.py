@@ -1,7 +1,8 @@
 """What an environment owes its caller: the result of `reset`, flags, and what an info may say.
 
 The check before a run and the adapters that serve the run ask the same functions, so both refuse the same things in the
-same words.
+same words. The adapters take the flags of a single environment as Python does: a look at their type in every step would
+cost more than it finds.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ def checked_reset(env: Any, seed: Any) -> tuple[Any, dict[Any, Any]]:
     return result
 
 
-def check_info(info: Any) -> None:
-    """Refuse an info that breaks the contract in what it says of a step.
+def read_info(info: Any) -> tuple[int, bool]:
+    """What an info says of its step: the frames that it covered, and whether there is a true reward or statistics.
 
     Raises:
-        MisfitError: names the key.
+        MisfitError: it breaks the contract; names the key.
     """
     if not isinstance(info, dict):
         raise MisfitError("info", "a dict", describe(info))
-    if "num_frames" in info:
-        frame_count(info["num_frames"])
-    check_report(info)
+    frames = frame_count(info["num_frames"]) if "num_frames" in info else 1
+    reports = "true_reward" in info or "episode_extra_stats" in info
+    if reports:
+        check_report(info)
+    return frames, reports
 
 
 def check_report(info: dict[str, Any]) -> None:

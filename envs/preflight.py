@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError, UnsupportedSpaceError
-from envs.contract import check_info, checked_reset, fitting_mask, flag, flags, is_number, outline
+from envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
 from envs.faults import FAILURES
 from envs.registry import ResolvedEnv, make_batch_env
 from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
@@ -300,7 +300,7 @@ def _check_reward(reward: Any) -> None:
 
 
 def _check_info(info: Any, mask_entries: int) -> None:
-    check_info(info)
+    read_info(info)
     flag("is_active", info.get("is_active", True))
     if ACTION_MASK in info and mask_entries:
         fitting_mask(info[ACTION_MASK], mask_entries)

@@ -44,11 +44,10 @@ def main() -> None:
 
 def kill_run(group: int, mark: str) -> None:
     """Kill `run_processes` until there are none, or until a second and a half have passed."""
+    _kill(run_processes(group, ""))  # nearly all of them, found without a look into each process of the machine
     deadline, strangers = time.monotonic() + KILL_S, set[tuple[int, int]]()
     while (pids := run_processes(group, mark, strangers)) and time.monotonic() < deadline:
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(pids)
         time.sleep(ROUND_S)
 
 
@@ -56,7 +55,8 @@ def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None 
     """Processes that run, belong to the group or bear the mark, and all below them; without the caller.
 
     Empty where the system has no /proc. `strangers`, (pid, time of its start) of those without the mark, is added to: a
-    second look at them would cost as much as the first, and find nothing.
+    second look at them would cost as much as the first, and find nothing. A process that is just being replaced by the
+    program that it executes shows nothing for a moment, so it is looked at again.
     """
     strangers = set() if strangers is None else strangers
     children: dict[int, list[int]] = {}
@@ -65,7 +65,7 @@ def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None 
         children.setdefault(parent, []).append(pid)
         if group_of == group or ((pid, started) not in strangers and bears(pid, mark)):
             members.append(pid)
-        else:
+        elif _content(f"/proc/{pid}/environ"):
             strangers.add((pid, started))
     found: set[int] = set()
     while members:
@@ -79,6 +79,12 @@ def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None 
 def bears(pid: int, mark: str) -> bool:
     """The process, or one that forked or executed it, was marked; False where this user may not look."""
     return bool(mark) and any(mark.encode() in _content(f"/proc/{pid}/{name}") for name in ("environ", "maps"))
+
+
+def _kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> list[tuple[int, int, int, int]]:

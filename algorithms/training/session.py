@@ -48,7 +48,9 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
     pad = LaunchPad([str(Path.cwd()), *sys.path])
     stop.end_at_once = lambda: _end_at_once(pad)
     try:
-        if not resolved.config.workers.serial_mode:
+        if resolved.config.workers.serial_mode:
+            pad.mark_own_children()
+        else:
             pad.import_torch()
         if script := resolve(resolved.config.env.env).family.clear_up:
             pad.clear_up_with(script)

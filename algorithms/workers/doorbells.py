@@ -112,12 +112,6 @@ class Doorbell:
         for descriptor in self.descriptors:
             os.close(descriptor)
 
-    def __getstate__(self) -> Any:
-        return [SharedDescriptor(descriptor) for descriptor in self.descriptors]
-
-    def __setstate__(self, state: Any) -> None:
-        Doorbell.__init__(self, [each.descriptor for each in state])
-
     def _watch(self) -> None:
         self._poll = select.poll()
         self._poll.register(self._read, select.POLLIN)

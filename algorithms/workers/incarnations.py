@@ -26,7 +26,7 @@ from utils import processes
 
 EXIT_LOST = 255  # what a process whose forkserver is gone seems to have ended with
 
-# What a worker counts when it first does what it is there for, and when it has done enough to be worth a restart.
+# What a worker counts when it first does its own kind of work, and when it has done enough to be worth a restart.
 FIRST_WORK = {
     Kind.ACTOR: Tally.ACTOR_STEPS_OF_SPLITS,
     Kind.POLICY_WORKER: Tally.POLICY_BATCHES,

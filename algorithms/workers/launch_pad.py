@@ -106,6 +106,10 @@ class LaunchPad:
         with withheld_from_new_processes(), _in_environment(processes.MARK_VARIABLE, self.mark):
             self._torch_server.start()
 
+    def mark_own_children(self) -> None:
+        """For a run without workers, whose environments live in this process: what they start ends with the run."""
+        os.environ[processes.MARK_VARIABLE] = self.mark
+
     def forget_torch(self) -> None:
         """All that needed the server have been started: give its memory back, where their ends are seen without it."""
         if processes.can_watch():
@@ -243,6 +247,8 @@ class LaunchPad:
             _end_resource_tracker()
         this_process: Any = multiprocessing.current_process()
         this_process._config.pop("tempdir", None)  # it is deleted
+        if os.environ.get(processes.MARK_VARIABLE) == self.mark:
+            del os.environ[processes.MARK_VARIABLE]
         guardian.kill_run(self.process_group, self.mark)  # what is left where the guardian could not
         guardian_process.wait()
         processes.reap_orphans(self.pids)

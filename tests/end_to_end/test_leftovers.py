@@ -86,6 +86,17 @@ def test_nothing_that_environments_started_outlives_a_killed_driver(starts, tmp_
     assert not wait_for_end(left, seconds=2.0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_environments_of_a_run_in_one_process_executed_ends_with_it(starts, tmp_path, number):
+    run = starts("executed(); executed(start_new_session=True)", "--serial_mode=True")
+    run.wait_for_training()
+    left = started(tmp_path)
+    assert len(left) >= 16 * 2
+    run.signal(number)
+    assert run.end() == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
+    assert not wait_for_end(left, seconds=2.0)
+
+
 def test_what_an_actor_started_goes_with_it_and_with_the_end_of_the_run(starts, tmp_path):
     run = starts(EVERYTHING)
     run.wait_for_training()

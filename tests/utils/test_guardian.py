@@ -185,6 +185,34 @@ def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_n
             os.kill(pid, signal.SIGKILL)
 
 
+MARKED_LATER = """
+import sys, time
+from utils import processes
+sys.stdin.readline()
+held = processes.mark_descendants(sys.argv[1])
+print("marked", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, {"WORD": "something"}])
+def test_a_process_that_shows_no_environment_yet_is_looked_at_again(environment):
+    """As one that is just being replaced by the program that it executes; others are looked at once."""
+    mark, strangers = f"appo-{uuid.uuid4().hex}", set[tuple[int, int]]()
+    command = [sys.executable, "-c", MARKED_LATER, mark]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        while Path(f"/proc/{process.pid}/comm").read_text() != "python3.11\n":
+            time.sleep(0.01)
+        assert not guardian.run_processes(NO_GROUP, mark, strangers)
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert guardian.run_processes(NO_GROUP, mark, strangers) == (set() if environment else {process.pid})
+        process.kill()
+
+
 def test_no_mark_is_borne_by_nobody():
     assert not guardian.bears(os.getpid(), "")
     assert not guardian.run_processes(NO_GROUP, "")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.doorbells import DescriptorParcel, Doorbell
 from tests.memory.memory_cases import open_descriptors
 from tests.workers.worker_processes import ring_often, wait_and_tell
 
@@ -49,8 +49,10 @@ def test_however_often_it_rings_nobody_is_blocked(bell):
 
 def test_a_process_that_waits_is_woken_by_another(pad, bell):
     here, there = pad.context.Pipe()
-    child = pad.context.Process(target=wait_and_tell, args=(bell, there))
+    parcel = DescriptorParcel(bell.descriptors)
+    child = pad.context.Process(target=wait_and_tell, args=(parcel, there))
     child.start()
+    parcel.close()
     assert here.poll(60) and here.recv() == "waiting"
     time.sleep(0.05)
     began = time.monotonic()
@@ -62,10 +64,12 @@ def test_a_process_that_waits_is_woken_by_another(pad, bell):
 
 
 def test_several_processes_may_ring_one_bell(pad, bell):
-    children = [pad.context.Process(target=ring_often, args=(bell, 200)) for _ in range(3)]
+    parcels = [DescriptorParcel(bell.descriptors) for _ in range(3)]
+    children = [pad.context.Process(target=ring_often, args=(parcel, 200)) for parcel in parcels]
     for child in children:
         child.start()
-    for child in children:
+    for parcel, child in zip(parcels, children, strict=True):
+        parcel.close()
         child.join(60)
         assert child.exitcode == 0
         child.close()

@@ -8,16 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from algorithms.workers.doorbells import DescriptorParcel, Doorbell
 from utils.options import ConfigError
 
 
-def wait_and_tell(bell: Any, pipe: Any) -> None:
-    """Wait for the bell, once, and tell whether it rang."""
+def wait_and_tell(parcel: DescriptorParcel, pipe: Any) -> None:
+    """Wait for the bell whose descriptors were sent, once, and tell whether it rang."""
+    bell = Doorbell(parcel.unpack())
     pipe.send("waiting")
     pipe.send(bell.wait(30.0))
 
 
-def ring_often(bell: Any, count: int) -> None:
+def ring_often(parcel: DescriptorParcel, count: int) -> None:
+    bell = Doorbell(parcel.unpack())
     for _ in range(count):
         bell.ring()
 
