@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 VENV ?= .venv
 ENV ?= doom_basic
 ARGS ?=
+# Processes that run tests side by side. Most tests wait for other processes, and each of those has several itself.
+JOBS ?= 2
 # Slashes and colons of an environment's name cannot be in a folder's name.
 EXPERIMENT ?= $(subst /,_,$(subst :,_,$(ENV)))
 # Enough to solve doom_basic. Other environments train until Ctrl+C, which saves, unless STEPS or ARGS set a budget.
@@ -36,7 +38,7 @@ train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go
 	@echo "  curves    $(VENV)/bin/tensorboard --logdir train_dir"
 
 test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
-	$(run) -m pytest -m "not slow" $(ARGS)
+	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile $(ARGS)
 
 test-slow: $(VENV)/requirements-dev.installed  ## Run the tests that take minutes
 	$(run) -m pytest -m slow $(ARGS)

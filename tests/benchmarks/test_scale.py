@@ -17,6 +17,7 @@ def test_a_nap_is_as_long_as_asked_for_and_a_little_longer():
     assert 0.002 <= nap_s(2.0, naps=10) < 0.01
 
 
+@pytest.mark.alone
 def test_sleeping_actors_make_as_many_frames_as_sleeping_allows():
     found = measured(actors=2, envs_per_actor=2, sleep_ms=20.0, seconds=2.0)
     assert 80.0 < found.ideal <= 100.0

@@ -28,6 +28,7 @@ OPTIONS = ["--num_workers=2", "--num_envs_per_worker=4", "--device=cpu", "--prec
 OPTIONS += ["--ppo_epochs=6", "--num_batches_per_iteration=1", "--heartbeat_timeout_seconds=600"]
 
 
+@pytest.mark.alone
 def test_two_cores_are_shared_out_while_doom_is_learned(start, two_cores):
     first, second = two_cores
     run = start(*OPTIONS, env="doom_basic")

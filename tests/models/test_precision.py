@@ -75,6 +75,7 @@ def test_vectors_alone_are_no_work_for_a_gpu_however_wide_the_network(monkeypatc
     assert compute_dtype("auto", gpu, reads_images=True, largest=SMALL) == torch.bfloat16
 
 
+@pytest.mark.alone
 def test_auto_is_no_slower_on_this_processor_than_its_other_choice():
     """Measured: what a processor claims and what it does differ (AVX512_BF16 is half as fast as float32 on Intel's)."""
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}

@@ -188,6 +188,7 @@ def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_n
 MARKED_LATER = """
 import sys, time
 from utils import processes
+print("not yet", flush=True)
 sys.stdin.readline()
 held = processes.mark_descendants(sys.argv[1])
 print("marked", flush=True)
@@ -200,15 +201,13 @@ def test_a_process_that_shows_no_environment_yet_is_looked_at_again(environment)
     """As one that is just being replaced by the program that it executes; others are looked at once."""
     mark, strangers = f"appo-{uuid.uuid4().hex}", set[tuple[int, int]]()
     command = [sys.executable, "-c", MARKED_LATER, mark]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
-        while Path(f"/proc/{process.pid}/comm").read_text() != "python3.11\n":
-            time.sleep(0.01)
+        assert process.stdout.readline() == b"not yet\n"
         assert not guardian.run_processes(NO_GROUP, mark, strangers)
         process.stdin.write(b"go\n")
         process.stdin.flush()
-        process.stdout.readline()
+        assert process.stdout.readline() == b"marked\n"
         assert guardian.run_processes(NO_GROUP, mark, strangers) == (set() if environment else {process.pid})
         process.kill()
 
