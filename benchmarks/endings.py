@@ -1,10 +1,10 @@
 """Endings: a real run is ended, or asked to save, at random moments. How soon, with what on disk, and what is left?
 
     python -m benchmarks.endings --moments=50 --seed=1 --ways=term,int,hup,usr2,usr1,driver,twice --to=group
-                                 [-- training options]
+                                 [--outputs_every=1] [-- training options]
 
     term, int,  SIGTERM, SIGINT, SIGHUP, SIGUSR2: ends within 10 s with a checkpoint that is not older than the signal;
-    hup, usr2   the policy that goes on from it gives the same outputs
+    hup, usr2   at every `outputs_every`-th of these moments, the policy that goes on from it gives the same outputs
     usr1        SIGUSR1: such a checkpoint as well, and the run goes on
     driver      kill -9 of the driver: everything below it is gone within 2 s, nothing is left
     twice       Ctrl+C, and once more a tenth of a second later: ends at once
@@ -118,13 +118,14 @@ class Ending:
         shell = f'setsid sleep 3600 </dev/null >/dev/null 2>&1 & echo $! >"{self._other}"; exec "$@"'
         self._command = ["sh", "-c", shell, "sh", *run.command]
 
-    def at(self, way: str, after_s: float, *, trains: bool) -> Moment:
+    def at(self, way: str, after_s: float, *, trains: bool, compares_outputs: bool = True) -> Moment:
         """Start it, wait so long, do it, and see what is left.
 
         Args:
             way: one of `WAYS`.
             after_s: seconds that it may go on before.
             trains: they are counted from the start of training; otherwise from when it first listens to signals.
+            compares_outputs: let a copy go on, and compare what both policies say; takes longer than all the rest.
 
         Raises:
             MeasurementError: it ended by itself, hangs, or does not go on after it has saved.
@@ -142,7 +143,7 @@ class Ending:
             time.sleep(0.02)
         if way in SAVES:  # who is killed while writing leaves a temporary file, which the next start removes
             left += [str(path) for path in self._run.folder.rglob("*.tmp")]
-        if way in SAVES and moment.had_trained:
+        if compares_outputs and way in SAVES and moment.had_trained:
             moment = moment._replace(faults=(*moment.faults, *what_differs(self._run, self._log)))
         faults = (*moment.faults, *(f"{name} was left" for name in left), *wrong)
         return moment._replace(after_s=after_s, faults=faults)
@@ -201,20 +202,22 @@ class Ending:
         return Moment("usr1", 0.0, True, seconds, None, tuple(faults))
 
 
-def endings(way: str, receiver: str, moments: int, seed: int, options: Sequence[str], folder: Path) -> list[Moment]:
-    """The same experiment, ended in one way at as many random moments."""
+def endings(way: str, chosen: argparse.Namespace, folder: Path) -> list[Moment]:
+    """The same experiment, ended in one way at as many random moments. `chosen`: what `main` was called with."""
     (folder / "tmp").mkdir(parents=True)
-    run = our_run([*LOAD.split(), *options], folder, way)
+    run = our_run([*LOAD.split(), *chosen.options], folder, way)
     command = ["env", f"TMPDIR={folder / 'tmp'}", *run.command]
-    ending = Ending(run._replace(command=command), folder, receiver)
-    rng, found = random.Random(f"{seed} {way}"), []
-    for number in range(1, moments + 1):
+    ending = Ending(run._replace(command=command), folder, chosen.to)
+    rng, found = random.Random(f"{chosen.seed} {way}"), []
+    for number in range(1, chosen.moments + 1):
         after_s = rng.uniform(0.0, LAST_MOMENT_S)
         try:
-            found.append(ending.at(way, after_s, trains=way == "usr1" or number % 2 == 1))
+            trains, compares = way == "usr1" or number % 2 == 1, (number - 1) // 2 % chosen.outputs_every == 0
+            found.append(ending.at(way, after_s, trains=trains, compares_outputs=compares))
         except MeasurementError as error:
             found.append(Moment(way, after_s, False, LIMIT_S, None, (str(error),)))
-        tell(f"{way} {number} of {moments}, after {after_s:.1f} s: {found[-1].seconds:.2f} s {found[-1].faults or ''}")
+        told = f"{found[-1].seconds:.2f} s {found[-1].faults or ''}"
+        tell(f"{way} {number} of {chosen.moments}, after {after_s:.1f} s: {told}")
     return found
 
 
@@ -246,6 +249,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
     parser.add_argument("--to", choices=RECEIVERS, default="driver", help="who receives the signals")
+    parser.add_argument("--outputs_every", type=int, default=1, help="compare outputs at every so many moments")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every moment")
     parser.add_argument("options", nargs="*", help="after --: further options of the run")
     chosen = parser.parse_args(argv)
@@ -254,10 +258,12 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{', '.join(unknown)} is unknown; there are {', '.join(WAYS)}")
     if chosen.moments < 1:
         parser.error(f"--moments={chosen.moments} ends nothing; nearest: 1")
+    if chosen.outputs_every < 1:
+        parser.error(f"--outputs_every={chosen.outputs_every}: nearest: 1")
     folder = Path(tempfile.mkdtemp(prefix="endings."))
     results, moments = [], []
     for way in ways:
-        found = endings(way, chosen.to, chosen.moments, chosen.seed, chosen.options, folder / way)
+        found = endings(way, chosen, folder / way)
         moments += found
         results += checks(way, found)
     if chosen.out is not None:

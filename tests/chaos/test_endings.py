@@ -59,10 +59,30 @@ def test_a_way_that_does_not_exist_is_refused_with_those_that_do(capsys):
     assert "hop is unknown; there are term, int" in capsys.readouterr().err
 
 
+def test_outputs_are_compared_at_every_so_many_moments_of_training(tmp_path, monkeypatch):
+    compared = []
+
+    class Told:
+        def __init__(self, *_):
+            pass
+
+        def at(self, way, after_s, *, trains, compares_outputs):
+            compared.append((trains, compares_outputs))
+            return moment(way)
+
+    monkeypatch.setattr(endings, "Ending", Told)
+    main(["--moments=12", "--ways=term", "--outputs_every=3", f"--out={tmp_path / 'endings.json'}"])
+    assert [number for number, (trains, compares) in enumerate(compared) if trains and compares] == [0, 6]
+
+
 def test_real_runs_end_properly_at_random_moments(tmp_path, monkeypatch):
     # Fewer moments than a measurement takes, and earlier ones: starting is most of the time.
     monkeypatch.setattr(endings, "LAST_MOMENT_S", 6.0)
     out = tmp_path / "endings.json"
     options = ["--num_workers=2", "--num_envs_per_worker=8"]
+    compared = []
+    compare = endings.what_differs
+    monkeypatch.setattr(endings, "what_differs", lambda run, log: compared.append(run) or compare(run, log))
     assert main(["--moments=1", "--seed=3", f"--out={out}", "--", *options]) == 0
+    assert len(compared) == len(endings.SAVES)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
