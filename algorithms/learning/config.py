@@ -5,6 +5,7 @@ Which options exist for an auxiliary loss is declared in that loss's own file.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from utils.options import ConfigError, option
@@ -166,7 +167,7 @@ class LearningConfig:
         maximum=1e6,
     )
     reward_clip: float = option(
-        1000.0,
+        math.inf,
         "Scaled rewards are clipped to plus or minus this. 1 hides how large a reward is; inf: no limit",
         minimum=0.0,
         may_be_infinite=True,

@@ -10,7 +10,8 @@ when there are several epochs. Order of events within an iteration:
 4. Normalisers of observations and returns take in the batch at the end. So on weights that have not changed the ratio
    is exactly 1, and what is published last is what the next iteration begins with. A row counts if the first epoch's
    step on its minibatch was finite: what made a step non-finite would stay in the running statistics for ever, but the
-   other minibatches have moved the weights, and the statistics follow the same data.
+   other minibatches have moved the weights, and the statistics follow the same data. The units of values are set by the
+   first batch before anything is learned from it, so that no loss has the size of the rewards.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from algorithms.learning.minibatches import (
     whole_batch,
     with_estimates,
 )
-from algorithms.learning.objective import AuxiliaryTerm, Objective, estimate_ahead, evaluate
+from algorithms.learning.objective import AuxiliaryTerm, Objective, collected_returns, estimate_ahead, evaluate
 from algorithms.learning.protocols import Model
 from algorithms.learning.schedules import LearningRate
 from algorithms.specs import ActionSpec
@@ -195,6 +196,10 @@ class Learner:
     def _prepare(self, batch: Batch, policy_version: int) -> tuple[Minibatch, Minibatch, int]:
         """Whole trajectories, what is cut into minibatches, and into how many."""
         whole = whole_batch(batch, self.config, policy_version)
+        normalizer = self._model.returns_normalizer
+        if normalizer is not None and normalizer.is_new:
+            returns = collected_returns(whole)
+            self._model.update_returns_normalizer(returns, whole.valid & returns.isfinite())
         count = num_minibatches(whole, self.config.batch_size)
         # One forward pass is all there is in a single minibatch of whole trajectories, so its own values serve.
         is_single_pass = count * self.config.ppo_epochs == 1 and len(batch.recurrent_state) == 1
@@ -258,7 +263,7 @@ class Learner:
         self._model.update_observation_normalizer(observations, seen)
         if self._model.returns_normalizer is not None:
             targets = torch.cat([step.value_targets for step in first_epoch], dim=1)
-            self._model.returns_normalizer.update(targets, learned)
+            self._model.update_returns_normalizer(targets, learned)
 
     def _metrics(self, of_batch: dict[str, Tensor], steps: list[_Step], num_taken: int) -> dict[str, float]:
         last = steps[-1]

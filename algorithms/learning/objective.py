@@ -92,6 +92,13 @@ def evaluate(
 
 
 @torch.no_grad()
+def collected_returns(data: Minibatch) -> Tensor:
+    """[T, B] discounted rewards from each row to the end of its episode or trajectory, of which no critic is asked."""
+    nothing = torch.zeros_like(data.rewards)
+    return gae(data.rewards, nothing, nothing[0], data.discounts, data.has_delta, gae_lambda=1.0).value_targets
+
+
+@torch.no_grad()
 def estimate_ahead(model: Model, data: Minibatch, config: LearningConfig) -> Estimates:
     """GAE of a whole iteration under the weights it begins with, before any gradient step changes them."""
     output = model.unroll(data.observations, data.state, data.fresh)

@@ -40,16 +40,17 @@ class Distribution(Protocol):
 
 
 class ReturnsNormalizer(Protocol):
-    """Running mean and variance of value targets."""
+    """Units in which values are learned."""
+
+    @property
+    def is_new(self) -> bool:
+        """They are still those of the rewards: no returns have been seen."""
 
     def normalize(self, x: Tensor) -> Tensor:
         """From units of reward to the critic's units."""
 
     def denormalize(self, x: Tensor) -> Tensor:
         """From the critic's units to units of reward."""
-
-    def update(self, x: Tensor, mask: Tensor) -> None:
-        """Take in the targets [T, B] whose mask is set."""
 
 
 class Model(Protocol):
@@ -68,6 +69,9 @@ class Model(Protocol):
 
     def update_observation_normalizer(self, observations: dict[str, Tensor], mask: Tensor) -> None:
         """Take in the observations [T', N, ...] whose mask [T', N] is set, if they are normalised at all."""
+
+    def update_returns_normalizer(self, returns: Tensor, mask: Tensor) -> None:
+        """Take in the value targets [T, B] whose mask is set, if they are normalised; keeps every value as it is."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the optimizer changes."""

@@ -46,8 +46,7 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
 class ActorCritic(nn.Module):
     """Policy and value; one trunk for both, or one each.
 
-    Buffers change only in `update_observation_normalizer` and in `returns_normalizer.update`, which belong to the
-    learner.
+    Buffers change only in `update_observation_normalizer` and `update_returns_normalizer`, which belong to the learner.
     """
 
     distribution: ActionDistribution
@@ -138,6 +137,11 @@ class ActorCritic(nn.Module):
         """
         self.preprocessor.update(observations, mask)
         refresh_spectral_norms(self)
+
+    def update_returns_normalizer(self, returns: Tensor, mask: Tensor) -> None:
+        """Follow the returns [T, N] whose mask [T, N] is set, in units of reward; no value changes with them."""
+        if self.returns_normalizer is not None:
+            self.returns_normalizer.update_preserving(self.value_head.layer, returns, mask)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Where encoders and cores multiply in `dtype`."""

@@ -8,25 +8,33 @@ batch of 1000 changes the mean by a millionth of its distance, which is lost bes
 number is stored as the sum of two float32, the second holding what the first rounded away: 48 bits, enough for 1e14
 samples to be counted one by one. The update itself is done in float64.
 
-Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+Sources: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979; van
+Hasselt et al., "Learning values across many orders of magnitude", 2016, arXiv:1602.07714 (PopArt).
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
+_SMALLEST_SPREAD = 1e-3  # of returns, beside their mean
 CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all rows seen; mean 0 and variance 1 before the first.
+    """Mean and variance of the rows seen; mean 0 and variance 1 before the first.
 
     With n samples so far, m more of mean b and variance s, and w = m / (n + m)::
 
         mean'     = mean + w * (b - mean)
         variance' = variance + w * (s - variance + (1 - w) * (b - mean)^2)
+
+    n grows up to `memory` times m: so many updates are remembered, older ones fade.
     """
+
+    memory = math.inf
 
     moments: Tensor  # [2, 2, *shape]: (mean, variance) x (value, what its rounding lost)
     count: Tensor  # [2]: value, what its rounding lost
@@ -56,7 +64,7 @@ class RunningMoments(nn.Module):
             return
         mean, variance = self.moments.double().sum(1)
         count = self.count.double().sum()
-        new_count = count + len(rows)
+        new_count = torch.clamp(count, max=self.memory * len(rows)) + len(rows)
         weight = len(rows) / new_count
         delta = rows.mean(0) - mean
         spread = rows.var(0, correction=0) - variance + (1.0 - weight) * delta.square()
@@ -75,10 +83,47 @@ class ObservationNormalizer(RunningMoments):
 
 
 class ReturnsNormalizer(RunningMoments):
-    """Values are learned in units in which all returns so far have mean 0 and deviation 1."""
+    """Values are learned in units in which recent returns have mean 0 and deviation 1.
+
+    Targets bootstrap on the critic, so statistics that moved its values would move the targets they are taken from, and
+    feed back on themselves. `update_preserving` changes the units and keeps the values.
+    """
+
+    memory = 50.0  # the first returns say little of those of a policy that has learned
 
     def __init__(self) -> None:
         super().__init__(())
+
+    @property
+    def is_new(self) -> bool:
+        """No returns have been seen."""
+        return not self.count[0]
+
+    @torch.no_grad()
+    def update_preserving(self, layer: nn.Linear, x: Tensor, mask: Tensor) -> None:
+        """Take in returns, and let the layer that gives normalised values give the same values in units of reward.
+
+        With deviation s and mean m before, s' and m' after::
+
+            weight' = weight * s / s'
+            bias'   = (bias * s + m - m') / s'
+
+        Not so the first time: the critic knows nothing yet, and the mean of the returns is a better guess than its own.
+        Source: PopArt, equations (8) and (9).
+
+        Args:
+            layer: [..., F] -> [..., 1], the last one.
+            x: [T, N] returns in units of reward.
+            mask: [T, N] bool, those that count.
+        """
+        is_new = self.is_new
+        scale, shift = (part.double() for part in self.scale_and_shift())
+        self.update(x, mask)
+        if is_new:
+            return
+        new_scale, new_shift = (part.double() for part in self.scale_and_shift())
+        layer.weight.copy_(layer.weight * (scale / new_scale))
+        layer.bias.copy_((layer.bias * scale + shift - new_shift) / new_scale)
 
     def normalize(self, x: Tensor) -> Tensor:
         """Units of reward -> normalised; the inverse of `denormalize`, so nothing is clipped."""
@@ -94,8 +139,9 @@ class ReturnsNormalizer(RunningMoments):
         return self._deviation(), self.mean
 
     def _deviation(self) -> Tensor:
-        # While all returns are equal, as before the first sparse reward, nothing is blown up more than 100 times.
-        return self.variance.sqrt().clamp(min=0.01)
+        # Equal returns have no scale of their own; before the first sparse reward they are all 0.
+        deviation = torch.maximum(self.variance.sqrt(), _SMALLEST_SPREAD * self.mean.abs())
+        return torch.where(deviation > 0.0, deviation, 1.0)
 
 
 def _store(pair: Tensor, value: Tensor) -> None:

@@ -82,7 +82,12 @@ def test_real_runs_end_properly_at_random_moments(tmp_path, monkeypatch):
     options = ["--num_workers=2", "--num_envs_per_worker=8"]
     compared = []
     compare = endings.what_differs
-    monkeypatch.setattr(endings, "what_differs", lambda run, log: compared.append(run) or compare(run, log))
+
+    def note_and_compare(run, log):
+        compared.append(run)
+        return compare(run, log)
+
+    monkeypatch.setattr(endings, "what_differs", note_and_compare)
     assert main(["--moments=1", "--seed=3", f"--out={out}", "--", *options]) == 0
     assert len(compared) == len(endings.SAVES)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -43,3 +43,23 @@ def test_the_value_of_a_task_that_is_only_ever_truncated_is_the_value_of_playing
     lines = [json.loads(line) for line in (run_.folder / "metrics.jsonl").read_text().splitlines()]
     # Every step pays 1 for ever. Taken for an end, the limit of 20 steps would leave a mean value near 6.
     assert lines[-1]["train/value"] == pytest.approx(1.0 / (1.0 - 0.9), rel=0.02)
+
+
+def test_values_of_an_endless_task_reach_their_truth_from_below_in_units_of_returns(start):
+    """Targets bootstrap on values, so units that moved the values would feed back: up to five times the truth."""
+    options = (
+        "--normalize_returns=True",
+        "--gamma=0.99",
+        "--synthetic_episode_length=32",
+        "--serial_mode=True",
+        "--experiment_summaries_interval=0.1",
+        "--seed=1",
+    )
+    run_ = start("--num_workers=2", "--train_for_env_steps=60000", *options, env="synthetic_truncation")
+    assert run_.end() == 0, run_.output
+    lines = [json.loads(line) for line in (run_.folder / "metrics.jsonl").read_text().splitlines()]
+    values = {line["env_frames"]: line["train/value"] for line in lines if "train/value" in line}
+    late = [value for frames, value in values.items() if frames >= 30_000]
+    assert len(late) > 3
+    assert late == pytest.approx([100.0] * len(late), rel=0.1)
+    assert max(values.values()) < 200.0

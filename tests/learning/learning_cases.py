@@ -41,6 +41,8 @@ class ScaledReturns:
         self.mean, self.deviation = mean, deviation
         self.updates: list[tuple[Tensor, Tensor]] = []
 
+    is_new = False
+
     def normalize(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.deviation
 
@@ -90,6 +92,10 @@ class TinyModel(nn.Module):
         assert observations["obs"].shape[:2] == mask.shape
         self.normalizer_calls.append(mask)
         self.observation_moments.update(observations["obs"], mask)
+
+    def update_returns_normalizer(self, returns: Tensor, mask: Tensor) -> None:
+        if self.returns_normalizer is not None:
+            self.returns_normalizer.update(returns, mask)
 
 
 def config_for(steps: int, trajectories: int, **options) -> LearningConfig:

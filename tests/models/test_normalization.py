@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from algorithms.models.normalization import ObservationNormalizer, ReturnsNormalizer, RunningMoments
 
@@ -86,7 +87,49 @@ def test_normalised_returns_come_back_and_start_unchanged():
     torch.testing.assert_close(normalizer.denormalize(normal), x)
 
 
+def test_the_statistics_of_returns_forget_the_beginning_and_those_of_observations_do_not():
+    returns, observations = ReturnsNormalizer(), ObservationNormalizer(())
+    for normalizer in returns, observations:
+        for step in range(600):
+            x = torch.randn(4, 16) + (1000.0 if step < 100 else 10.0)
+            normalizer.update(x, everything(x))
+    assert returns.mean.item() == pytest.approx(10.0, abs=0.5)
+    assert returns.variance.item() < 100.0
+    assert observations.mean.item() == pytest.approx(175.0, abs=0.5)
+
+
+@pytest.mark.parametrize("scale, shift", [(1.0, 0.0), (1e-3, 5e-3), (1e3, -2e4)])
+def test_an_update_of_the_units_leaves_every_value_as_it_was(scale, shift):
+    normalizer, layer = ReturnsNormalizer(), nn.Linear(8, 1)
+    features, x = torch.randn(32, 8), shift + scale * torch.randn(8, 16)
+    before = normalizer.denormalize(layer(features))
+    normalizer.update_preserving(layer, x, everything(x))
+    first = normalizer.denormalize(layer(features))
+    assert not torch.allclose(first, before)  # nothing was known: values begin at the mean of the returns
+    for step in range(100):
+        more = x * (1.0 + 0.1 * step) + 0.3 * step * scale
+        normalizer.update_preserving(layer, more, everything(more))
+    after = normalizer.denormalize(layer(features))
+    spread = normalizer.scale_and_shift()[0].item()
+    assert spread > 2.0 * scale  # the units did change
+    torch.testing.assert_close(after, first, rtol=1e-5, atol=1e-5 * spread)
+
+
+def test_an_update_without_rows_changes_neither_units_nor_values():
+    normalizer, layer = ReturnsNormalizer(), nn.Linear(8, 1)
+    x = torch.randn(8, 16)
+    for _ in range(2):
+        normalizer.update_preserving(layer, x, everything(x))
+    before = [layer.weight.clone(), layer.bias.clone(), normalizer.moments.clone()]
+    normalizer.update_preserving(layer, x * 100.0, ~everything(x))
+    assert all(map(torch.equal, before, [layer.weight, layer.bias, normalizer.moments]))
+
+
 def test_equal_returns_do_not_blow_up_the_first_different_one():
     normalizer, zeros = ReturnsNormalizer(), torch.zeros(8, 16)
     normalizer.update(zeros, everything(zeros))
-    assert normalizer.normalize(torch.tensor(1.0)).item() == pytest.approx(100.0)
+    assert normalizer.normalize(torch.tensor(1.0)).item() == 1.0
+    tens = torch.full((8, 16), 10.0)
+    for _ in range(1000):  # until the zeros are forgotten
+        normalizer.update(tens, everything(tens))
+    assert normalizer.normalize(torch.tensor(11.0)).item() == pytest.approx(100.0, rel=1e-3)
