@@ -99,26 +99,28 @@ class ThreeDials(Episodes):
     """
 
     length = 32
-    sizes = np.array((3, 4, 5))
+    sizes = (3, 4, 5)
 
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space = spaces.MultiDiscrete(self.sizes)
-        self.action_space = spaces.MultiDiscrete(self.sizes)
+        self.observation_space = spaces.MultiDiscrete(np.array(self.sizes))
+        self.action_space = spaces.MultiDiscrete(np.array(self.sizes))
 
     def begin(self) -> None:
         """Draw the numbers."""
-        self.numbers = self.np_random.integers(self.sizes)
+        self.numbers = [int(self.np_random.integers(size)) for size in self.sizes]
 
     def act(self, action: Any) -> tuple[float, bool]:
         """Count the right dials, and draw the next numbers."""
-        num_right = int((action == (self.numbers + np.roll(self.numbers, -1)) % self.sizes).sum())
+        nexts = (*self.numbers[1:], self.numbers[0])
+        right = [(own + other) % size for own, other, size in zip(self.numbers, nexts, self.sizes, strict=True)]
+        num_right = sum(turned == wanted for turned, wanted in zip(action.tolist(), right, strict=True))
         self.begin()
         return 0.1 * num_right + 0.7 * (num_right == 3), False
 
     def observe(self) -> Any:
         """The numbers."""
-        return self.numbers
+        return np.array(self.numbers)
 
 
 class ToolAndAim(Episodes):

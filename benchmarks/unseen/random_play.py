@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -36,20 +37,19 @@ def random_returns(env: str, episodes: int, seed: int = 1) -> list[float]:
     Numbers without bounds are drawn from -1 to 1. An agent of several has episodes of its own.
     """
     per_row = -(-episodes // ENVS)
-    batch = make_batch_env(env, None, [EnvContext(env_id=i, num_envs=ENVS, seed=seed + i) for i in range(ENVS)])
-    out, rng = step_arrays(batch.spec, batch.num_envs), np.random.default_rng(seed)
-    rows = len(out.rewards)
-    finished: list[list[float]] = [[] for _ in range(rows)]
-    returns = np.zeros(rows)
-    batch.reset(out)
-    while min(map(len, finished)) < per_row:
-        mask = out.observations.get(ACTION_MASK)
-        batch.step(random_actions(batch.spec.actions, rng, rows, mask), out)
-        returns += out.rewards
-        for row in np.flatnonzero(out.terminated | out.truncated):
-            finished[row].append(float(returns[row]))
-            returns[row] = 0.0
-    batch.close()
+    contexts = [EnvContext(env_id=i, num_envs=ENVS, seed=seed + i) for i in range(ENVS)]
+    with contextlib.closing(make_batch_env(env, None, contexts)) as batch:
+        out, rng = step_arrays(batch.spec, batch.num_envs), np.random.default_rng(seed)
+        returns = np.zeros(len(out.rewards))
+        finished: list[list[float]] = [[] for _ in returns]
+        batch.reset(out)
+        while min(map(len, finished)) < per_row:
+            mask = out.observations.get(ACTION_MASK)
+            batch.step(random_actions(batch.spec.actions, rng, len(returns), mask), out)
+            returns += out.rewards
+            for row in np.flatnonzero(out.terminated | out.truncated):
+                finished[row].append(float(returns[row]))
+                returns[row] = 0.0
     return [value for row in finished for value in row[:per_row]]
 
 
