@@ -85,6 +85,8 @@ def ours(name: str, task: UnseenTask, seed: int, folder: Path) -> Run:
     began = time.monotonic()
     outcome = learning.run(name, learning.Task(task.env, math.inf, task.frames), seed, folder)
     if outcome.exit_code:
+        reason = _last_line(folder / f"{name}_{seed}.log")
+        tell(f"{name} {seed}, ours failed with exit code {outcome.exit_code}: {reason}")
         return Run(-math.inf, math.inf, outcome.frames)
     return Run(outcome.last, time.monotonic() - began, outcome.frames)
 
@@ -103,12 +105,15 @@ def peers(name: str, task: UnseenTask, seed: int, folder: Path, python: Path) ->
     with started(command, log, cwd=folder) as (process, _):
         exit_code = process.wait()
     seconds = time.monotonic() - began
-    lines = log.read_text(errors="replace").splitlines()
-    results = [line.removeprefix(RESULT) for line in lines if line.startswith(RESULT)]
-    if exit_code or not results:
-        raise CannotRunError(next(filter(None, reversed(lines)), f"exit code {exit_code}").strip())
-    result = json.loads(results[-1])
+    if exit_code:
+        raise CannotRunError(_last_line(log))
+    result = json.loads(_last_line(log).removeprefix(RESULT))
     return Run(result["score"] if result["episodes"] >= EPISODES else -math.inf, seconds, result["frames"])
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return next(filter(None, reversed(lines)), "it told nothing")
 
 
 def compare(name: str, seeds: int, python: Path, folder: Path, report: Callable[[str], None]) -> Comparison:

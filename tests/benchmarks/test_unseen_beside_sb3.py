@@ -72,17 +72,19 @@ def test_a_peer_that_ends_with_an_error_tells_its_last_line(python, tmp_path):
 
 
 @pytest.mark.parametrize(("exit_code", "score"), [(0, 0.8), (1, -math.inf)])
-def test_ours_trains_to_the_budget_and_a_run_that_failed_has_no_score(exit_code, score, tmp_path, monkeypatch):
+def test_ours_trains_to_the_budget_and_a_run_that_failed_has_no_score(exit_code, score, tmp_path, monkeypatch, capsys):
     asked = []
 
     def fake(name, task, seed, folder):
         asked.append(task)
+        (folder / f"{name}_{seed}.log").write_text("starts\nit cannot be built\n")
         return Outcome(name, seed, False, 300_100, 9.0, 0.9, exit_code, 0.8)
 
     monkeypatch.setattr(learning, "run", fake)
     run = ours("near_or_far", TASK, 1, tmp_path)
     assert run.score == score and run.frames == 300_100
     assert math.isinf(run.seconds) == bool(exit_code)
+    assert ("exit code 1: it cannot be built" in capsys.readouterr().out) == bool(exit_code)
     assert asked[0].bar == math.inf and asked[0].frames == TASK.frames and not asked[0].options
 
 
