@@ -105,9 +105,11 @@ def peers(name: str, task: UnseenTask, seed: int, folder: Path, python: Path) ->
     with started(command, log, cwd=folder) as (process, _):
         exit_code = process.wait()
     seconds = time.monotonic() - began
-    if exit_code:
+    # Its environments may have a word to say after it.
+    results = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(RESULT)]
+    if exit_code or not results:
         raise CannotRunError(_last_line(log))
-    result = json.loads(_last_line(log).removeprefix(RESULT))
+    result = json.loads(results[-1].removeprefix(RESULT))
     return Run(result["score"] if result["episodes"] >= EPISODES else -math.inf, seconds, result["frames"])
 
 

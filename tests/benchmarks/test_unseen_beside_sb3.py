@@ -18,7 +18,7 @@ case "$1" in
 {body};;
 esac
 """
-RESULT = """echo 'result: {{"frames": 300000, "episodes": {episodes}, "score": 0.5}}'"""
+RESULT = """echo 'result: {{"frames": 300000, "episodes": {episodes}, "score": 0.5}}'; echo 'closed'"""
 TASK = UNSEEN["near_or_far"]  # 0.27 at random, 0.93 is good: 5 % are 0.033
 
 

@@ -80,7 +80,7 @@ def test_every_own_environment_has_a_best_policy():
     assert len(OWN) >= 20
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*OWN, "blackjack"])
 def test_the_check_before_a_start_finds_nothing_wrong(name):
     assert check_environment(resolve(UNSEEN[name].env), NoOptions(), drops_bad_data=False).warnings == []
 
