@@ -1,10 +1,15 @@
 """Does it learn? Runs tasks from the command line, seed after seed, until each has reached its bar or its frames.
 
     python -m benchmarks.learning --tasks=cartpole,pendulum --seeds=3 --out=learning.json
+    python -m benchmarks.learning --suite=unseen [--half=development|report|all] [--tasks=...] [--measure_random]
 
 Every run is a whole `train_appo.py` with no option but the environment, unless the task's row says more, and it is
 stopped as soon as the mean return of its last 100 episodes is at the bar. The table shows, per task, how many seeds
 reached it, the frames and the seconds at which they did, and the bar's limits.
+
+The suite `unseen` has the tasks that no default was made for (`benchmarks/unseen`); its bar is a good score, and the
+table says besides what random play earns and how many seeds came clearly above it. Only the development half of it may
+be looked at while defaults are made, so that is the half that runs unless another is named.
 """
 
 from __future__ import annotations
@@ -24,9 +29,15 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from benchmarks.measuring import show, started
+from benchmarks.unseen import random_play
+from benchmarks.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, choose, require_packages
 
 POLL_S = 0.25
 COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
+UNSEEN_COLUMNS = ("task", "random", "good", "reached", "frames", "seconds", "best mean of 100", "above chance")
+# The best mean of 100 episodes is above random play's by luck alone: this share of the way to the good score is not.
+CLEARLY = 0.2
+TUNED_SUITE, UNSEEN_SUITE = "tuned", "unseen"
 
 
 class Task(NamedTuple):
@@ -38,6 +49,11 @@ class Task(NamedTuple):
     seconds: float = float("inf")
     options: tuple[str, ...] = ()
     must_fail: bool = False  # the bar is out of reach by design: reaching it would prove the task wrong
+    random: float = float("nan")  # what random play earns, where the suite tells it
+
+    def is_above_chance(self, score: float) -> bool:
+        """A score that random play does not reach."""
+        return score > self.random + CLEARLY * (self.bar - self.random)
 
 
 TASKS = {
@@ -79,16 +95,17 @@ class Outcome(NamedTuple):
     seconds: float  # from the command to the bar, start-up included
     best: float
     exit_code: int
+    last: float  # mean return of the last 100 episodes when it was over
 
 
-def run(name: str, seed: int, train_dir: Path) -> Outcome:
+def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
     """Train once, until the bar or the end of the frames."""
-    task = TASKS[name]
     experiment = f"{name}_{seed}"
     command = [sys.executable, "train_appo.py", f"--env={task.env}", f"--experiment={experiment}", "--device=cpu"]
     command += [f"--train_dir={train_dir}", f"--seed={seed}", f"--train_for_env_steps={task.frames}", *task.options]
     began = time.monotonic()
-    best, frames, seconds, is_over = float("-inf"), 0, 0.0, False
+    best = last = float("-inf")
+    frames, seconds, is_over = 0, 0.0, False
     with started(command, train_dir / f"{experiment}.log") as (process, _):
         # The last look is after the end: most of a short run may lie between two.
         while not is_over and best < task.bar:
@@ -99,13 +116,14 @@ def run(name: str, seed: int, train_dir: Path) -> Outcome:
             policy = status["policies"][0]
             frames, seconds = status["env_frames"], time.monotonic() - began
             if policy["episodes"] >= 100 and policy["avg_reward"] is not None:
-                best = max(best, policy["avg_reward"])
+                last = policy["avg_reward"]
+                best = max(best, last)
         if not is_over and status["state"] == "training":
             process.send_signal(signal.SIGINT)
         process.wait()
     # Frames are the run's own budget: it may play a little more until all have heard that it is spent.
     reached = best >= task.bar and seconds <= task.seconds
-    return Outcome(name, seed, reached, frames, seconds, best, process.returncode)
+    return Outcome(name, seed, reached, frames, seconds, best, process.returncode, last)
 
 
 def _has_ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -123,40 +141,99 @@ def _status(path: Path) -> dict[str, Any]:
     return status
 
 
-def summarise(name: str, outcomes: list[Outcome]) -> list[str]:
+def summarise(task: Task, outcomes: list[Outcome]) -> list[str]:
     """The cells of one row."""
-    task = TASKS[name]
-    reached = [outcome for outcome in outcomes if outcome.reached]
-    limit = f"{task.frames / 1000:.0f}k" + (f", {task.seconds:.0f} s" if task.seconds < float("inf") else "")
-    thousands = [outcome.frames / 1000 for outcome in outcomes]
-    frames = f"{statistics.median(thousands):.0f}k (max {max(thousands):.0f}k)"
+    limit = _thousands(task.frames) + (f", {task.seconds:.0f} s" if task.seconds < float("inf") else "")
+    goal = f"{task.bar:g} in {limit}" + (" must fail" if task.must_fail else "")
+    return [task.env, " ".join(task.options), goal, *_measured(outcomes)]
+
+
+def summarise_unseen(name: str, task: Task, outcomes: list[Outcome]) -> list[str]:
+    """The cells of one row of the suite that nobody tuned on."""
+    above = sum(task.is_above_chance(outcome.best) for outcome in outcomes)
+    goal = f"{task.bar:g} in {_thousands(task.frames)}"
+    return [name, f"{task.random:g}", goal, *_measured(outcomes), f"{above} of {len(outcomes)}"]
+
+
+def _measured(outcomes: list[Outcome]) -> list[str]:
+    """How many seeds reached the bar, frames, seconds, and the best means."""
+    reached, frames = sum(outcome.reached for outcome in outcomes), [outcome.frames for outcome in outcomes]
     seconds = f"{statistics.median(o.seconds for o in outcomes):.0f} (max {max(o.seconds for o in outcomes):.0f})"
     best = f"{min(o.best for o in outcomes):.4g} .. {max(o.best for o in outcomes):.4g}"
-    goal = f"{task.bar:g} in {limit}" + (" must fail" if task.must_fail else "")
-    return [task.env, " ".join(task.options), goal, f"{len(reached)} of {len(outcomes)}", frames, seconds, best]
+    told_frames = f"{_thousands(statistics.median(frames))} (max {_thousands(max(frames))})"
+    return [f"{reached} of {len(outcomes)}", told_frames, seconds, best]
+
+
+def _thousands(frames: float) -> str:
+    return f"{frames / 1000:.0f}k"
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Task]]:
+    """What was typed, and the tasks it names; exits when it cannot be done."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    suites = (TUNED_SUITE, UNSEEN_SUITE)
+    parser.add_argument("--suite", choices=suites, default=TUNED_SUITE, help="tasks with defaults, or without")
+    parser.add_argument("--half", choices=HALVES, default=None, help=f"of the suite unseen; {DEVELOPMENT} by default")
+    parser.add_argument("--tasks", default="all", help=f"comma separated, or all: {', '.join(TASKS)}; or of unseen")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per task, seeds 1, 2, ...")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for the outcomes")
+    parser.add_argument("--measure_random", action="store_true", help="of the suite unseen: play at random instead")
+    parser.add_argument("--episodes", type=int, default=200, help="random episodes per task")
+    chosen = parser.parse_args(argv)
+    if chosen.seeds < 1 or chosen.episodes < 2:
+        parser.error(f"--seeds={chosen.seeds} --episodes={chosen.episodes}: at least 1 and 2")
+    if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
+        parser.error(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
+    try:
+        return chosen, _unseen_tasks(chosen) if chosen.suite == UNSEEN_SUITE else _tuned_tasks(chosen)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _unseen_tasks(chosen: argparse.Namespace) -> dict[str, Task]:
+    names = choose(chosen.tasks, chosen.half or DEVELOPMENT)
+    require_packages(names)
+    rows = {name: UNSEEN[name] for name in names}
+    return {name: Task(row.env, row.good, row.frames, random=row.random) for name, row in rows.items()}
+
+
+def _tuned_tasks(chosen: argparse.Namespace) -> dict[str, Task]:
+    if chosen.half is not None or chosen.measure_random:
+        raise ValueError(f"--half and --measure_random are for --suite={UNSEEN_SUITE}")
+    names = list(TASKS) if chosen.tasks == "all" else chosen.tasks.split(",")
+    if unknown := [name for name in names if name not in TASKS]:
+        raise ValueError(f"unknown tasks {', '.join(unknown)}; there are {', '.join(TASKS)}")
+    return {name: TASKS[name] for name in names}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run, print the table, write the JSON; 1 when a bar was missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default="all", help=f"comma separated, or all: {', '.join(TASKS)}")
-    parser.add_argument("--seeds", type=int, default=3, help="runs per task, seeds 1, 2, ...")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file for the outcomes")
-    chosen = parser.parse_args(argv)
-    names = list(TASKS) if chosen.tasks == "all" else chosen.tasks.split(",")
-    if unknown := [name for name in names if name not in TASKS]:
-        parser.error(f"unknown tasks {', '.join(unknown)}; there are {', '.join(TASKS)}")
-    console, outcomes = Console(), []
+    chosen, tasks = _parse(argv)
+    console = Console()
+
+    def report(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False)
+
+    if chosen.measure_random:
+        return random_play.compare(list(tasks), chosen.episodes, chosen.out, report)
+    outcomes = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
+        for name, task in tasks.items():
             for seed in range(1, chosen.seeds + 1):
-                outcomes.append(run(name, seed, Path(folder)))
-                console.print(str(outcomes[-1]), soft_wrap=True, highlight=False)
-    rows = [summarise(name, [outcome for outcome in outcomes if outcome.task == name]) for name in names]
-    show(COLUMNS, rows)
+                outcomes.append(run(name, task, seed, Path(folder)))
+                report(str(outcomes[-1]))
+    by_task = {name: [outcome for outcome in outcomes if outcome.task == name] for name in tasks}
+    if chosen.suite == UNSEEN_SUITE:
+        show(UNSEEN_COLUMNS, [summarise_unseen(name, task, by_task[name]) for name, task in tasks.items()])
+    else:
+        show(COLUMNS, [summarise(task, by_task[name]) for name, task in tasks.items()])
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
-    return int(any(outcome.reached == TASKS[outcome.task].must_fail for outcome in outcomes))
+    return int(any(outcome.reached == tasks[outcome.task].must_fail for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def ours(race: Race, seed: int, folder: Path) -> Finish:
     Raises:
         MeasurementError: it did not get there within the frames of its bar.
     """
-    outcome = learning.run(race.task, seed, folder)
+    outcome = learning.run(race.task, learning.TASKS[race.task], seed, folder)
     if not outcome.reached:
         raise MeasurementError(f"ours did not reach {race.score:g}: {outcome}")
     return Finish(outcome.seconds, outcome.frames)

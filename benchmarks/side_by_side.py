@@ -173,10 +173,18 @@ def version_of(peer: str, python: Path, task: str) -> str:
     Raises:
         Refusal: there is no such Python, or it lacks a package.
     """
+    return imported_version(peer, python, [PEERS[peer].module, PEERS_TASKS[task].package])
+
+
+def imported_version(peer: str, python: Path, modules: Sequence[str]) -> str:
+    """The version of a framework in its own environment, where these modules can be imported.
+
+    Raises:
+        Refusal: there is no such Python, or it lacks a module.
+    """
     if not python.is_file() or not os.access(python, os.X_OK):
         raise Refusal(f"--peer_python={python} is not a program; it is the python of {peer}'s environment; {SETUP}")
-    module, package = PEERS[peer].module, PEERS_TASKS[task].package
-    code = f"import {module}, {package}; from importlib.metadata import version; print(version({peer!r}))"
+    code = f"import {', '.join(modules)}; from importlib.metadata import version; print(version({peer!r}))"
     try:
         # -I: our packages must not be taken for the peer's modules.
         result = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True, timeout=120)
@@ -184,7 +192,7 @@ def version_of(peer: str, python: Path, task: str) -> str:
         raise Refusal(f"--peer_python={python} cannot be run ({error}); {SETUP}") from error
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        raise Refusal(f"--peer_python={python} cannot import {module} and {package} ({reason}); {SETUP}")
+        raise Refusal(f"--peer_python={python} cannot import {' and '.join(modules)} ({reason}); {SETUP}")
     return result.stdout.split()[-1]
 
 

@@ -109,7 +109,7 @@ class _Flight:
     def play(self) -> None:
         """Steps until there were enough, through crashes that training would survive as well."""
         deadline = time.monotonic() + MAX_SECONDS
-        while self._steps < MAX_STEPS and (time.monotonic() < deadline or self._steps == 0):
+        while not self._has_played_enough(deadline):
             try:
                 if self._batch is None:
                     self.build()
@@ -147,7 +147,7 @@ class _Flight:
         results = self._hand.reset(_SEED + self._attempt)
         self._look(results)
         has_ended = False
-        while not has_ended and self._steps < MAX_STEPS and time.monotonic() < deadline:
+        while not has_ended and not self._has_played_enough(deadline):
             mask = self._masks(results)
             rows = random_actions(self.spec.actions, self._rng, self._hand.num_rows, mask)
             self._go(f"step {self._steps + 1}")
@@ -156,6 +156,10 @@ class _Flight:
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
+
+    def _has_played_enough(self, deadline: float) -> bool:
+        """At least one step: building may have taken longer than the whole check should."""
+        return self._steps >= MAX_STEPS or (self._steps > 0 and time.monotonic() >= deadline)
 
     def _go(self, where: str) -> None:
         self._where = where

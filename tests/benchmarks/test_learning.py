@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import learning
-from benchmarks.learning import Outcome, Task, summarise
+from benchmarks.learning import TASKS, Outcome, Task, summarise
 
 
 @pytest.mark.parametrize(("bar", "is_reached"), [(1.0, True), (21.0, False)])  # an episode pays from 0 to 20
@@ -11,19 +11,20 @@ def test_a_run_that_nobody_looked_at_before_its_end_is_judged_by_its_last_number
     tmp_path, monkeypatch, bar, is_reached
 ):
     monkeypatch.setattr(learning, "POLL_S", 60.0)
-    monkeypatch.setitem(learning.TASKS, "short", Task("synthetic_identity", bar, 5000, options=("--num_workers=1",)))
-    outcome = learning.run("short", 1, tmp_path)
+    task = Task("synthetic_identity", bar, 5000, options=("--num_workers=1",))
+    outcome = learning.run("short", task, 1, tmp_path)
     assert outcome.exit_code == 0, (tmp_path / "short_1.log").read_text()
     assert outcome.frames >= 5000
     assert outcome.reached == is_reached and 1.0 < outcome.best < 21.0
+    assert outcome.last == outcome.best  # there was one look
 
 
 def test_a_row_tells_the_median_and_the_worst_seed_rounded_alike():
     runs = [(10_240, 6.0, True), (10_752, 5.5, True), (10_752, 5.8, False)]
     outcomes = [
-        Outcome("image", seed, reached, frames, seconds, 18.5 + seed, 0)
+        Outcome("image", seed, reached, frames, seconds, 18.5 + seed, 0, 18.5)
         for seed, (frames, seconds, reached) in enumerate(runs)
     ]
-    env, options, goal, reached, frames, seconds, best = summarise("image", outcomes)
+    env, options, goal, reached, frames, seconds, best = summarise(TASKS["image"], outcomes)
     assert (env, options, goal) == ("synthetic_image", "", "18 in 50k")
     assert (reached, frames, seconds, best) == ("2 of 3", "11k (max 11k)", "6 (max 6)", "18.5 .. 20.5")

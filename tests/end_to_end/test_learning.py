@@ -11,7 +11,7 @@ from benchmarks.learning import TASKS, Outcome, run
 
 
 def learn(task: str, tmp_path: Path) -> Outcome:
-    outcome = run(task, seed=1, train_dir=tmp_path)
+    outcome = run(task, TASKS[task], seed=1, train_dir=tmp_path)
     log = (tmp_path / f"{task}_1.log").read_text()
     assert outcome.exit_code in (0, 130), log
     return outcome

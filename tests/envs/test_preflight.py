@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from envs import preflight
 from envs.api import EnvContext, EnvError, EnvFamily
 from envs.families.synthetic import SyntheticOptions
 from envs.preflight import MAX_SECONDS, MAX_STEPS, check_environment
@@ -92,6 +93,24 @@ def test_slow_environments_are_left_in_time():
     began = time.monotonic()
     check(changed(step=slow))
     assert time.monotonic() - began < MAX_SECONDS + 1.0
+
+
+def test_an_environment_that_takes_longer_to_build_than_the_check_may_is_stepped_once_all_the_same(monkeypatch):
+    monkeypatch.setattr(preflight, "MAX_SECONDS", 0.0)
+    episodes, steps = [], []
+
+    def reset(self, **arguments):
+        episodes.append(self)
+        if len(episodes) > 10:
+            pytest.fail("it is reset again and again, and never stepped")
+        return Sound.reset(self, **arguments)
+
+    def step(self, action):
+        steps.append(action)
+        return Sound.step(self, action)
+
+    check(changed(reset=reset, step=step))
+    assert len(episodes) == len(steps) == 1
 
 
 def replaced(index, value):

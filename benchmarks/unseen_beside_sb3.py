@@ -1,0 +1,223 @@
+"""The tasks that nobody tuned on, ours beside Stable-Baselines3: the same frames, each with its own defaults, in turns.
+
+    python -m benchmarks.unseen_beside_sb3 --peer_python=PATH [--tasks=...] [--half=...] [--seeds=3] [--out=FILE]
+
+Ours is `train_appo.py` with no option but the environment; the peer is PPO, MaskablePPO or RecurrentPPO, whichever the
+task needs, with 8 environments. Both train for the whole budget of the task. The score is the mean return of the last
+100 training episodes; the time goes from the command to its end at the budget. "At least as good" allows for the
+standard error of the difference over seeds, or for 5 % of the way from random play to the good score if that is more.
+
+The peer's Python, outside of this project's folder:
+
+    python3.11 -m venv ../peers/stable-baselines3
+    ../peers/stable-baselines3/bin/python -m pip install "stable-baselines3==2.9.2" "sb3-contrib==2.9.2" \\
+        -r benchmarks/unseen/requirements.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import learning
+from benchmarks.measuring import ROOT, show, started, tell
+from benchmarks.side_by_side import Refusal, imported_version
+from benchmarks.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, UnseenTask, choose, require_packages
+
+PROGRAM = ROOT / "benchmarks" / "peers" / "stable_baselines3_unseen.py"
+RESULT = "result: "  # begins the line with which the peer's program tells its score
+EPISODES = 100  # fewer make no score
+TOLERATED = 0.05  # of the way from random play to the good score
+MOST_TIME = 0.5  # of the peer's
+
+
+class Run(NamedTuple):
+    """One run to the budget."""
+
+    score: float  # minus infinity: it failed, or had fewer than 100 episodes
+    seconds: float  # infinity: it failed
+    frames: int
+
+
+class Comparison(NamedTuple):
+    """The runs of one task, a pair for each seed."""
+
+    task: str
+    ours: list[Run]
+    peers: list[Run]
+    cannot: str = ""  # why the peer does not run the task
+
+    @property
+    def is_as_good(self) -> bool:
+        """Whether our mean score reaches the peer's, noise allowed for."""
+        mine, theirs = _scores(self.ours), _scores(self.peers)
+        task = UNSEEN[self.task]
+        allowed = max(noise(mine, theirs), TOLERATED * (task.good - task.random))
+        return statistics.mean(mine) >= statistics.mean(theirs) - allowed
+
+    @property
+    def time_ratio(self) -> float:
+        """Our seconds in units of the peer's, the median over pairs."""
+        return statistics.median(a.seconds / b.seconds for a, b in zip(self.ours, self.peers, strict=True))
+
+
+class CannotRunError(RuntimeError):
+    """The peer did not train the task to its budget. The message says why."""
+
+
+def noise(mine: Sequence[float], theirs: Sequence[float]) -> float:
+    """The standard error of the difference between two means over seeds; 0 where it is not known."""
+    if min(len(mine), len(theirs)) < 2 or not all(map(math.isfinite, [*mine, *theirs])):
+        return 0.0
+    return math.sqrt(statistics.variance(mine) / len(mine) + statistics.variance(theirs) / len(theirs))
+
+
+def ours(name: str, task: UnseenTask, seed: int, folder: Path) -> Run:
+    """Our program to the budget, whatever its score on the way."""
+    began = time.monotonic()
+    outcome = learning.run(name, learning.Task(task.env, math.inf, task.frames), seed, folder)
+    if outcome.exit_code:
+        reason = _last_line(folder / f"{name}_{seed}.log")
+        tell(f"{name} {seed}, ours failed with exit code {outcome.exit_code}: {reason}")
+        return Run(-math.inf, math.inf, outcome.frames)
+    return Run(outcome.last, time.monotonic() - began, outcome.frames)
+
+
+def peers(name: str, task: UnseenTask, seed: int, folder: Path, python: Path) -> Run:
+    """Stable-Baselines3 to the budget.
+
+    Raises:
+        CannotRunError: it ended before, with an error.
+    """
+    log = folder / f"peer-{name}-{seed}.log"
+    command = [str(python), str(PROGRAM), f"--env={task.env}", f"--algorithm={task.peer}"]
+    command += [f"--frames={task.frames}", f"--seed={seed}"]
+    began = time.monotonic()
+    # In a folder of its own: our packages must not be taken for the peer's modules.
+    with started(command, log, cwd=folder) as (process, _):
+        exit_code = process.wait()
+    seconds = time.monotonic() - began
+    # Its environments may have a word to say after it.
+    results = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(RESULT)]
+    if exit_code or not results:
+        raise CannotRunError(_last_line(log))
+    result = json.loads(results[-1].removeprefix(RESULT))
+    return Run(result["score"] if result["episodes"] >= EPISODES else -math.inf, seconds, result["frames"])
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return next(filter(None, reversed(lines)), "it told nothing")
+
+
+def compare(name: str, seeds: int, python: Path, folder: Path, report: Callable[[str], None]) -> Comparison:
+    """One task, ours and the peer in turns."""
+    task, comparison = UNSEEN[name], Comparison(name, [], [])
+    if task.peer == "none":
+        comparison = comparison._replace(cannot="it has no space for what this task observes or does")
+    for seed in range(1, seeds + 1):
+        comparison.ours.append(ours(name, task, seed, folder))
+        report(f"{name} {seed}, ours: {comparison.ours[-1]}")
+        if not comparison.cannot:
+            try:
+                comparison.peers.append(peers(name, task, seed, folder, python))
+                report(f"{name} {seed}, Stable-Baselines3: {comparison.peers[-1]}")
+            except CannotRunError as error:
+                comparison = comparison._replace(cannot=str(error))
+    if comparison.cannot:
+        report(f"{name}: Stable-Baselines3 cannot run it: {comparison.cannot}")
+    return comparison
+
+
+def row(comparison: Comparison) -> list[str]:
+    """The cells of one task."""
+    task = UNSEEN[comparison.task]
+    cells = [comparison.task, f"{task.random:g}", f"{task.good:g}", _spread(comparison.ours)]
+    if comparison.cannot:
+        return [*cells, "cannot", "", ""]
+    ratio = comparison.time_ratio
+    told = f"{ratio:.2f}" + ("" if ratio <= MOST_TIME else f" (above {MOST_TIME:g})")
+    return [*cells, f"{task.peer} {_spread(comparison.peers)}", "yes" if comparison.is_as_good else "no", told]
+
+
+def verdict(comparisons: Sequence[Comparison]) -> str:
+    """How many tasks, of those that both can run."""
+    both = [comparison for comparison in comparisons if not comparison.cannot]
+    good, fast = sum(each.is_as_good for each in both), sum(each.time_ratio <= MOST_TIME for each in both)
+    return (
+        f"Of {len(both)} tasks that both can run: at least as good on {good}, "
+        f"at most {MOST_TIME:g} of the peer's time on {fast}."
+    )
+
+
+def _scores(runs: Sequence[Run]) -> list[float]:
+    return [run.score for run in runs]
+
+
+def _spread(runs: Sequence[Run]) -> str:
+    scores = _scores(runs)
+    return f"{statistics.mean(scores):.4g} ({min(scores):.4g} .. {max(scores):.4g})"
+
+
+def _as_json(comparisons: Sequence[Comparison], version: str) -> dict[str, Any]:
+    runs = [
+        each._asdict() | {"ours": [r._asdict() for r in each.ours], "peers": [r._asdict() for r in each.peers]}
+        for each in comparisons
+    ]
+    return {"peer_version": version, "tasks": runs}
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], str]:
+    """What was typed, the tasks it names and the peer's version; exits when it cannot be done."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.unseen_beside_sb3",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--peer_python", type=Path, required=True, help="the python of the peer's own environment")
+    parser.add_argument("--tasks", default="all", help="comma separated, or all of the half")
+    parser.add_argument("--half", choices=HALVES, default=DEVELOPMENT, help="which tasks there are to name")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each per task, seeds 1, 2, ...")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for every run; written after each task")
+    chosen = parser.parse_args(argv)
+    # The path as it is: the python of a virtual environment is a link, and not the same behind it.
+    chosen.peer_python = chosen.peer_python.expanduser().absolute()
+    try:
+        if chosen.seeds < 1:
+            raise ValueError(f"--seeds={chosen.seeds}: at least 1")
+        if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
+            raise ValueError(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
+        names = choose(chosen.tasks, chosen.half)
+        require_packages(names)
+        packages = {UNSEEN[name].package for name in names if UNSEEN[name].peer != "none"} - {""}
+        modules = ["stable_baselines3", "sb3_contrib", *sorted(packages)]
+        return chosen, names, imported_version("stable-baselines3", chosen.peer_python, modules)
+    except (Refusal, ValueError) as error:
+        parser.error(str(error))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train in alternation, print the table, write the JSON."""
+    chosen, names, version = parse(argv)
+    comparisons = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            comparisons.append(compare(name, chosen.seeds, chosen.peer_python, Path(folder), tell))
+        if chosen.out is not None:
+            chosen.out.write_text(json.dumps(_as_json(comparisons, version), indent=1) + "\n")
+    columns = ["task", "random", "good", "ours", f"Stable-Baselines3 {version}", "at least as good", "time: ratio"]
+    show(columns, [row(comparison) for comparison in comparisons])
+    tell(verdict(comparisons))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""Ours beside Stable-Baselines3 on the suite: what a peer tells, when it cannot run, and the cells of the table."""
+
+import json
+import math
+import re
+
+import pytest
+
+from benchmarks import learning, unseen_beside_sb3
+from benchmarks.learning import Outcome
+from benchmarks.unseen.tasks import UNSEEN
+from benchmarks.unseen_beside_sb3 import CannotRunError, Comparison, Run, main, noise, ours, peers, row, verdict
+
+PEER = """#!/bin/sh
+case "$1" in
+-I) echo 2.9.2;;
+*) echo "$@" > arguments.txt
+{body};;
+esac
+"""
+RESULT = """echo 'result: {{"frames": 300000, "episodes": {episodes}, "score": 0.5}}'; echo 'closed'"""
+TASK = UNSEEN["near_or_far"]  # 0.27 at random, 0.93 is good: 5 % are 0.033
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A program in the place of the peer's Python."""
+
+    def says(body):
+        program = tmp_path / "python"
+        program.write_text(PEER.format(body=body))
+        program.chmod(0o755)
+        return program
+
+    return says
+
+
+def runs(scores, seconds=10.0):
+    return [Run(score, seconds, 300_000) for score in scores]
+
+
+def compared(mine, theirs, **more):
+    return Comparison("near_or_far", runs(mine, 4.0), runs(theirs), **more)
+
+
+def refused(argv, capsys):
+    """The one line of the error."""
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_peer_gets_the_environment_the_algorithm_the_budget_and_the_seed(python, tmp_path):
+    run = peers("taxi", UNSEEN["taxi"], 2, tmp_path, python(RESULT.format(episodes=100)))
+    assert run.score == 0.5 and run.frames == 300_000 and 0.0 < run.seconds < 10.0
+    program, *options = (tmp_path / "arguments.txt").read_text().split()
+    assert program.endswith("stable_baselines3_unseen.py")
+    assert options == ["--env=Taxi-v4", "--algorithm=maskable", "--frames=1000000", "--seed=2"]
+    declared = re.findall(r'add_argument\("(--\w+)"', unseen_beside_sb3.PROGRAM.read_text())
+    assert [option.partition("=")[0] for option in options] == declared
+
+
+def test_less_than_a_hundred_episodes_are_no_score(python, tmp_path):
+    assert peers("taxi", UNSEEN["taxi"], 1, tmp_path, python(RESULT.format(episodes=99))).score == -math.inf
+
+
+def test_a_peer_that_ends_with_an_error_tells_its_last_line(python, tmp_path):
+    failing = python("echo 'AssertionError: such a space is not supported' >&2; exit 1")
+    with pytest.raises(CannotRunError, match=r"^AssertionError: such a space is not supported$"):
+        peers("taxi", UNSEEN["taxi"], 1, tmp_path, failing)
+
+
+@pytest.mark.parametrize(("exit_code", "score"), [(0, 0.8), (1, -math.inf)])
+def test_ours_trains_to_the_budget_and_a_run_that_failed_has_no_score(exit_code, score, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def fake(name, task, seed, folder):
+        asked.append(task)
+        (folder / f"{name}_{seed}.log").write_text("starts\nit cannot be built\n")
+        return Outcome(name, seed, False, 300_100, 9.0, 0.9, exit_code, 0.8)
+
+    monkeypatch.setattr(learning, "run", fake)
+    run = ours("near_or_far", TASK, 1, tmp_path)
+    assert run.score == score and run.frames == 300_100
+    assert math.isinf(run.seconds) == bool(exit_code)
+    assert ("exit code 1: it cannot be built" in capsys.readouterr().out) == bool(exit_code)
+    assert asked[0].bar == math.inf and asked[0].frames == TASK.frames and not asked[0].options
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_as_good"),
+    [
+        ([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], True),
+        ([0.87, 0.87, 0.87], [0.9, 0.9, 0.9], True),  # within 5 %
+        ([0.86, 0.86, 0.86], [0.9, 0.9, 0.9], False),
+        ([0.6, 0.9, 0.9], [0.9, 0.9, 0.9], True),  # within the standard error, 0.1
+        ([0.5, 0.5, 0.9], [0.9, 0.9, 0.9], False),
+        ([-math.inf, 0.9, 0.9], [0.3, 0.3, 0.3], False),  # a failed run is no noise
+    ],
+)
+def test_as_good_allows_for_noise_and_for_a_twentieth_of_the_way(mine, theirs, is_as_good):
+    assert compared(mine, theirs).is_as_good == is_as_good
+
+
+def test_the_noise_is_the_standard_error_of_the_difference():
+    assert noise([0.0, 3.0, 6.0], [0.0, 4.0, 8.0]) == pytest.approx(math.sqrt(9 / 3 + 16 / 3))
+    assert noise([1.0], [2.0]) == 0.0
+
+
+def test_the_row_tells_both_scores_the_verdict_and_the_ratio_of_time():
+    assert row(compared([0.8, 0.9, 1.0], [0.7, 0.7, 0.7])) == [
+        "near_or_far", "0.27", "0.93", "0.9 (0.8 .. 1)", "ppo 0.7 (0.7 .. 0.7)", "yes", "0.40",
+    ]  # fmt: skip
+    slow = Comparison("near_or_far", runs([0.9], 6.0), runs([0.9], 10.0))
+    assert row(slow)[-1] == "0.60 (above 0.5)"
+
+
+def test_what_the_peer_cannot_run_has_our_score_only_and_counts_for_neither():
+    cannot = Comparison("unbounded", runs([-5.0]), [], "no")
+    assert row(cannot) == ["unbounded", "-133", "-8.6", "-5 (-5 .. -5)", "cannot", "", ""]
+    told = verdict([cannot, compared([0.9], [0.9]), compared([0.3], [0.9])])
+    assert told == "Of 2 tasks that both can run: at least as good on 1, at most 0.5 of the peer's time on 2."
+
+
+def test_they_take_turns_and_every_run_is_in_the_file(python, tmp_path, monkeypatch, capsys):
+    turns = []
+
+    def our_run(name, task, seed, folder):
+        turns.append((name, "ours", seed))
+        return Run(1.0, 2.0, task.frames)
+
+    def peer_run(name, task, seed, folder, python):
+        turns.append((name, "peer", seed))
+        if name == "huge_rewards":
+            raise CannotRunError("no such space")
+        return Run(0.5, 8.0, task.frames)
+
+    monkeypatch.setattr(unseen_beside_sb3, "ours", our_run)
+    monkeypatch.setattr(unseen_beside_sb3, "peers", peer_run)
+    out = tmp_path / "out.json"
+    argv = [f"--peer_python={python('')}", "--tasks=far_goal,huge_rewards,leave_early", "--seeds=2", f"--out={out}"]
+    assert main(argv) == 0
+    assert turns == [
+        ("far_goal", "ours", 1), ("far_goal", "peer", 1), ("far_goal", "ours", 2), ("far_goal", "peer", 2),
+        ("huge_rewards", "ours", 1), ("huge_rewards", "peer", 1), ("huge_rewards", "ours", 2),
+        ("leave_early", "ours", 1), ("leave_early", "ours", 2),
+    ]  # fmt: skip
+    told = capsys.readouterr().out
+    assert "huge_rewards: Stable-Baselines3 cannot run it: no such space" in told
+    assert "leave_early: Stable-Baselines3 cannot run it" in told
+    assert "| far_goal | 0.045 | 0.9 | 1 (1 .. 1) | ppo 0.5 (0.5 .. 0.5) | yes | 0.25 |" in told
+    assert "Of 1 tasks that both can run" in told
+    written = json.loads(out.read_text())
+    assert written["peer_version"] == "2.9.2"
+    assert [len(task["ours"]) for task in written["tasks"]] == [2, 2, 2]
+    assert written["tasks"][0]["peers"][0] == {"score": 0.5, "seconds": 8.0, "frames": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--tasks=nowhere"], "unknown tasks nowhere"),
+        (["--tasks=frozen_lake"], "--half=report or --half=all does"),
+        (["--tasks=taxi", "--seeds=0"], "--seeds=0: at least 1"),
+        (["--tasks=taxi", "--out=/nowhere/file.json"], "there is no folder /nowhere"),
+        (["--tasks=taxi", "--peer_python=/nowhere/python"], "is not a program"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_starts(options, reason, python, capsys):
+    assert reason in refused([f"--peer_python={python('')}", *options], capsys)
+
+
+def test_a_python_that_lacks_a_module_is_refused_by_its_name(python, capsys):
+    lacking = python("true")
+    lacking.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'sb3_contrib'\" >&2\nexit 1\n")
+    error = refused([f"--peer_python={lacking}", "--tasks=swimmer"], capsys)
+    assert "stable_baselines3 and sb3_contrib and mujoco" in error and "No module named 'sb3_contrib'" in error
