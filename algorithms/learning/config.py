@@ -24,12 +24,14 @@ class LearningConfig:
     recurrence: int = option(
         -1,
         "Rows through which gradients flow back in time; -1: the whole rollout. Shorter is cheaper and cuts each "
-        "trajectory into chunks that start from the recurrent state stored when acting; needs --with_vtrace=False",
+        "trajectory into chunks that start from the recurrent state stored when acting; minibatches draw chunks, so 1 "
+        "shuffles single steps; needs --with_vtrace=False",
         minimum=-1,
     )
     batch_size: int = option(
         1024,
-        "Agent steps in one optimizer step. Larger gives steadier gradients and fewer steps per second",
+        "Agent steps in one optimizer step: a multiple of the rollout, or of a shorter --recurrence. Larger gives "
+        "steadier gradients and fewer steps per second",
         minimum=1,
         mutate="batch",
     )
@@ -212,10 +214,22 @@ class LearningConfig:
                 f"recurrence={self.recurrence} is shorter than rollout={self.rollout}, which V-trace cannot use; "
                 f"set --recurrence=-1 or --with_vtrace=False"
             )
-        if self.batch_size % self.rollout:
-            below = self.batch_size // self.rollout * self.rollout
-            nearest = [str(n) for n in (below, below + self.rollout) if n > 0]
+        if self.batch_size % rows:
+            name = "rollout" if rows == self.rollout else "recurrence"
             raise ConfigError(
-                f"batch_size={self.batch_size} is not a multiple of rollout={self.rollout}; "
-                f"nearest: {', '.join(nearest)}"
+                f"batch_size={self.batch_size} is not a multiple of {name}={rows}; "
+                f"nearest: {_nearest_multiples(self.batch_size, rows)}"
             )
+        # Data arrive as whole rollouts, so an iteration takes whole ones, however they are cut afterwards.
+        needed = self.rollout // math.gcd(self.batch_size, self.rollout)
+        if self.num_batches_per_iteration % needed:
+            raise ConfigError(
+                f"num_batches_per_iteration={self.num_batches_per_iteration} of batch_size={self.batch_size} are not "
+                f"whole rollouts of {self.rollout}; nearest: num_batches_per_iteration="
+                f"{_nearest_multiples(self.num_batches_per_iteration, needed)}"
+            )
+
+
+def _nearest_multiples(number: int, unit: int) -> str:
+    below = number // unit * unit
+    return ", ".join(str(n) for n in (below, below + unit) if n > 0)

@@ -200,7 +200,7 @@ class Learner:
         if normalizer is not None and normalizer.is_new:
             returns = collected_returns(whole)
             self._model.update_returns_normalizer(returns, whole.valid & returns.isfinite())
-        count = num_minibatches(whole, self.config.batch_size)
+        count = num_minibatches(whole, len(batch.recurrent_state), self.config.batch_size)
         # One forward pass is all there is in a single minibatch of whole trajectories, so its own values serve.
         is_single_pass = count * self.config.ppo_epochs == 1 and len(batch.recurrent_state) == 1
         if self.config.with_vtrace or is_single_pass:

@@ -137,16 +137,17 @@ def put_together(rows: Tensor, columns: Tensor, trajectories: int) -> Tensor:
     return in_order.reshape(len(rows), -1, trajectories).transpose(0, 1).flatten(0, 1)
 
 
-def num_minibatches(data: Minibatch, batch_size: int) -> int:
-    """How many minibatches of `batch_size` rows the data makes.
+def num_minibatches(data: Minibatch, chunks: int, batch_size: int) -> int:
+    """How many minibatches of `batch_size` rows the data makes, when each trajectory is cut into so many chunks.
 
     Raises:
-        ValueError: it does not make a whole number of them, each of whole trajectories.
+        ValueError: it does not make a whole number of them, each of whole chunks.
     """
     rows, columns = data.actions.shape[:2]
-    if batch_size % rows or columns % (batch_size // rows):
+    if batch_size % (rows // chunks) or rows * columns % batch_size:
         raise ValueError(
-            f"{columns} trajectories of {rows} rows do not make whole minibatches of batch_size={batch_size} rows"
+            f"{columns} trajectories of {chunks} times {rows // chunks} rows do not make whole minibatches of "
+            f"batch_size={batch_size} rows"
         )
     return columns * rows // batch_size
 

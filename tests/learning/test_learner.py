@@ -70,6 +70,18 @@ def test_gae_of_a_single_minibatch_needs_no_second_forward_pass():
     assert model.unrolled_rows == [(7, 4)]
 
 
+def test_minibatches_of_single_steps_need_not_hold_whole_rollouts_and_see_every_row_once():
+    model = TinyModel()
+    batch = acted_out(model, 6, 4, chunks=6, ends=False)
+    config = config_for(6, 4, batch_size=3, recurrence=1, with_vtrace=False, ppo_epochs=2)
+    model.unrolled_rows.clear()
+    result = Learner(model, config, "cpu").train(batch, 0, 0.0)
+    assert result.num_sgd_steps == 16
+    assert model.unrolled_rows == [(7, 4)] + [(1, 3)] * 16  # the estimates, then what learns
+    assert_close(model.observation_moments.mean, batch.observations["obs"][:-1].mean((0, 1)))
+    assert model.observation_moments.count.sum() == 24
+
+
 def test_gae_stays_fixed_for_the_iteration_and_is_the_same_in_chunks():
     """Chunks of the full length and of one row differ only in how far gradients flow, which nothing does here."""
     results = []

@@ -25,6 +25,11 @@ def test_clip_range_is_symmetric_in_log_space():
     [
         ({"batch_size": 1000}, "batch_size=1000 is not a multiple of rollout=32; nearest: 992, 1024"),
         ({"batch_size": 10}, "nearest: 32$"),
+        ({"batch_size": 10, "recurrence": 4, "with_vtrace": False}, "not a multiple of recurrence=4; nearest: 8, 12$"),
+        (
+            {"batch_size": 24, "recurrence": 8, "with_vtrace": False, "num_batches_per_iteration": 5},
+            "are not whole rollouts of 32; nearest: num_batches_per_iteration=4, 8$",
+        ),
         ({"recurrence": 5, "with_vtrace": False}, "does not divide rollout=32; allowed: -1, 1, 2, 4, 8, 16, 32$"),
         ({"recurrence": 0, "with_vtrace": False}, "recurrence=0 does not divide"),
         ({"recurrence": 8}, "set --recurrence=-1 or --with_vtrace=False"),
@@ -35,7 +40,15 @@ def test_a_combination_that_cannot_run_is_refused_with_one_that_can(options, mes
         LearningConfig(**options).check_combinations()
 
 
-@pytest.mark.parametrize("options", [{"recurrence": 32}, {"recurrence": 8, "with_vtrace": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recurrence": 32},
+        {"recurrence": 8, "with_vtrace": False},
+        {"recurrence": 8, "with_vtrace": False, "batch_size": 24, "num_batches_per_iteration": 4},
+        {"recurrence": 1, "with_vtrace": False, "batch_size": 50, "num_batches_per_iteration": 16},
+    ],
+)
 def test_combinations_that_work_pass(options):
     config = LearningConfig(**options)
     config.check_combinations()

@@ -90,10 +90,11 @@ def test_with_estimates_the_bootstrapping_observation_is_dropped():
 
 def test_minibatches_must_be_whole():
     data = whole_batch(numbered(), config_for(6, 4), 0)
-    assert num_minibatches(data, 12) == 2
-    for batch_size in (10, 18, 3):
-        with pytest.raises(ValueError, match=f"4 trajectories of 6 rows .* batch_size={batch_size}"):
-            num_minibatches(data, batch_size)
+    assert num_minibatches(data, 1, 12) == 2
+    assert num_minibatches(data, 3, 8) == 3 and num_minibatches(data, 6, 3) == 8
+    for chunks, batch_size in ((1, 10), (1, 18), (1, 3), (3, 3), (3, 10), (6, 5)):
+        with pytest.raises(ValueError, match=f"4 trajectories of {chunks} times .* batch_size={batch_size}"):
+            num_minibatches(data, chunks, batch_size)
 
 
 @pytest.mark.parametrize("name", ["own", "actions", "rewards", "policy_version", "recurrent_state", "observations"])
