@@ -14,9 +14,9 @@ def main(argv: list[str]) -> int:
     from utils.options import ConfigError
 
     try:
-        resolved = resolve(argv[1:])
-        from algorithms.training.session import train
+        from algorithms.training.session import look, train
 
+        resolved = resolve(argv[1:], look=lambda opened: look(opened, stop))
         return train(resolved, argv, stop)
     except ConfigError as error:
         print(f"train_appo.py: {error}", file=sys.stderr)

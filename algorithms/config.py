@@ -1,8 +1,10 @@
 """A run's whole configuration: every room's options composed, and how layers of values become one.
 
 Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
-typed. Each is checked in the same way, and the origin of every value is known. Where a run is, and what to do with
-what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
+typed. An environment that nobody has defaults for gets some that are fitted to what is seen of it, and to what the user
+typed, once it was played for a moment (`fitted`). Each layer is checked in the same way, and the origin of every value
+is known. Where a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder
+may have been moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
 `python -m algorithms.config` writes the reference page docs/options.md from the declarations.
@@ -16,18 +18,20 @@ import math
 import secrets
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms.evaluation.config import EvaluationConfig
+from algorithms.fitted_defaults import Choice, choose
 from algorithms.learning.config import LearningConfig
 from algorithms.models.config import ModelConfig
 from algorithms.sampling.config import SamplingConfig, available_cores
+from algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
 from algorithms.training.config import CONFIG_FILE, RunConfig
 from algorithms.workers.config import WorkersConfig
-from envs.api import EnvFamily, EnvSpec
+from envs.api import EnvFamily, EnvSpec, Seen
 from envs.config import EnvConfig
 from utils import cli
 from utils.options import ConfigError
@@ -35,9 +39,9 @@ from utils.options import ConfigError
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+FITTED = "chosen for this environment"  # the origin of what follows from its spaces and speed
+_HELP = {"-h", "--help"}
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
-
-_REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class ResolvedConfig(NamedTuple):
     origins: dict[str, str]  # option -> layer, for every option that a layer set
     typed: tuple[str, ...]  # options that the user typed, now or in an earlier start of this experiment
     resumed: bool  # config.json was read
+    is_open: bool = False
+    """Nobody knows the environment: what no layer set is to be fitted to it, see `fitted`."""
 
 
 class ResolvedEvaluation(NamedTuple):
@@ -82,13 +88,6 @@ class ResolvedEvaluation(NamedTuple):
 
     config: TrainConfig
     evaluation: EvaluationConfig
-
-
-class _Saved(NamedTuple):
-    """What config.json of an experiment holds."""
-
-    options: dict[str, Any]
-    typed: tuple[str, ...]
 
 
 class _Layers(NamedTuple):
@@ -101,20 +100,62 @@ class _Layers(NamedTuple):
     resumed: bool
 
 
-def resolve(argv: Sequence[str], *, prog: str = "train_appo.py") -> ResolvedConfig:
+def resolve(
+    argv: Sequence[str],
+    *,
+    prog: str = "train_appo.py",
+    look: Callable[[ResolvedConfig], tuple[EnvSpec, Seen]] | None = None,
+) -> ResolvedConfig:
     """The configuration that a command line asks for. Reads config.json of an experiment to resume; writes nothing.
 
     `--help` prints and raises SystemExit(0).
 
+    Args:
+        argv: the words after the program's name.
+        prog: the program's name.
+        look: plays an environment that nobody knows, so that its help tells the defaults that it will get.
+
     Raises:
         ConfigError: something cannot be run; the message says what would.
     """
-    layers = _merge_layers(argv, prog, "Train a policy with asynchronous PPO.")
+    fits: dict[str, Choice] = {}
+    if look is not None and _HELP & set(argv) and _is_unknown(cli.typed_word(argv, "env") or ""):
+        opened = resolve([word for word in argv if word not in _HELP], prog=prog)
+        fits = _fits(opened, *look(opened))
+    layers = _merge_layers(argv, prog, "Train a policy with asynchronous PPO.", fits=fits)
     origins = layers.origins | dict.fromkeys(_settle(layers.values), CHOSEN)
     config = _compose(layers.groups, layers.values)
-    config.check_combinations()
+    is_open = not layers.resumed and _is_unknown(config.env.env)
+    if not is_open:
+        config.check_combinations()
     config.run.check_machine()
-    return ResolvedConfig(config, origins, layers.typed, layers.resumed)
+    return ResolvedConfig(config, origins, layers.typed, layers.resumed, is_open)
+
+
+def fitted(resolved: ResolvedConfig, spec: EnvSpec, seen: Seen) -> ResolvedConfig:
+    """The same configuration, with what nobody set chosen for an environment that nobody knows.
+
+    Raises:
+        ConfigError: what was set cannot be run.
+    """
+    if not resolved.is_open:
+        return resolved
+    fits = _fits(resolved, spec, seen)
+    config = with_values(resolved.config, {name: choice.value for name, choice in fits.items()}, layer=FITTED)
+    origins = resolved.origins | {name: f"{FITTED}: {choice.reason}" for name, choice in fits.items()}
+    return resolved._replace(config=config, origins=origins, is_open=False)
+
+
+def _fits(resolved: ResolvedConfig, spec: EnvSpec, seen: Seen) -> dict[str, Choice]:
+    values = _values_of(resolved.config)
+    given = {name: values[name] for name, origin in resolved.origins.items() if origin != CHOSEN}
+    return choose(spec, seen, given, resolved.config.sampling.num_workers)
+
+
+def _is_unknown(env: str) -> bool:
+    """No family has defaults for this environment."""
+    family = _family(env)
+    return family is not None and not family.defaults(env)
 
 
 def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> ResolvedEvaluation:
@@ -163,7 +204,7 @@ def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
     Raises:
         ConfigError: the text is damaged, or holds what no option allows.
     """
-    saved = _parse_saved(text, source)
+    saved = parse_saved(text, source)
     groups = _groups(_text_of(saved.options, "env"), _text_of(saved.options, "auxiliary_loss"))
     options = cli.declared_options(groups)
     defaults = {name: entry.default for name, entry in options.items()}
@@ -209,10 +250,14 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
 
 
 def _merge_layers(
-    argv: Sequence[str], prog: str, description: str, evaluation: Mapping[str, type] | None = None
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    evaluation: Mapping[str, type] | None = None,
+    fits: Mapping[str, Choice] | None = None,
 ) -> _Layers:
-    _require_text(argv)
-    _require_working_directory()
+    cli.require_text(argv)
+    cli.require_working_directory()
     env = cli.typed_word(argv, "env") or ""
     family = _family(env)
     defaults = dict(family.defaults(env)) if family else {}
@@ -227,7 +272,10 @@ def _merge_layers(
         CONFIG_FILE: _restored(saved, options, auxiliary),
     }
     lower = {name: value for layer in layers.values() for name, value in layer.items()}
-    parsed = cli.parse(argv, groups, lower, prog=prog, description=description)
+    for name, choice in (fits or {}).items():
+        lower.setdefault(name, choice.value)
+    reasons = {name: choice.reason for name, choice in (fits or {}).items()}
+    parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons)
     if not env:
         raise ConfigError(_NO_ENV)
     layers[cli.COMMAND_LINE] = dict.fromkeys(parsed.typed)
@@ -236,71 +284,17 @@ def _merge_layers(
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options))
 
 
-def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> _Saved:
+def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     """config.json of the experiment that the command line names; nothing when there is none to go on from."""
     place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
     run = dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
-    nothing = _Saved({}, ())
-    if not env or {"-h", "--help"} & set(argv) or (only_resume and run.restart_behavior != "resume"):
-        return nothing
+    if not env or _HELP & set(argv) or (only_resume and run.restart_behavior != "resume"):
+        return Saved({}, ())
     run.check_combinations()
-    path = run.folder / CONFIG_FILE
-    if not _exists(path):
-        if any(run.folder.glob("checkpoint_p*/*.pth")):
-            raise ConfigError(
-                f"{run.folder} holds checkpoints but no {CONFIG_FILE}; put it back, type another --experiment, or move "
-                "the folder aside with --restart_behavior=restart"
-            )
-        return nothing
-    try:
-        saved = _parse_saved(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {_REPAIR}") from error
-    if saved.options.get("env") != env:
-        raise ConfigError(
-            f"experiment {run.experiment!r} was trained with env={saved.options.get('env')!r}, not {env!r}; type "
-            "another --experiment, or --restart_behavior=restart to begin anew"
-        )
-    return saved
+    return read_saved(run.folder / CONFIG_FILE, env) or Saved({}, ())
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise ConfigError(f"{path.parent} cannot be used: {error}; type another --train_dir") from error
-
-
-def _require_text(argv: Sequence[str]) -> None:
-    """Refuse words that no file could record."""
-    for word in argv:
-        try:
-            word.encode()
-        except UnicodeEncodeError:  # Python stands in for bytes that are not UTF-8 with lone surrogates
-            raise ConfigError(f"{cli.COMMAND_LINE} holds {word!r}, which is no text in UTF-8") from None
-
-
-def _require_working_directory() -> None:
-    """Refuse a folder that was deleted while a shell stood in it: no process can be started from there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more; cd to one that does") from None
-
-
-def _parse_saved(text: str, source: str) -> _Saved:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:  # no JSON, or what only an attacker writes
-        raise ConfigError(f"{source} is not JSON: {error}; {_REPAIR}") from error
-    options = document.get("options") if isinstance(document, dict) else None
-    typed = document.get("typed", []) if isinstance(document, dict) else None
-    if not isinstance(options, dict) or not options or not isinstance(typed, list):
-        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {_REPAIR}')
-    return _Saved(options, tuple(str(name) for name in typed))
-
-
-def _restored(saved: _Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:
+def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:
     """What a resumed run takes over: everything but its location, and the options of a loss it no longer uses."""
     before = _text_of(saved.options, "auxiliary_loss")
     dropped = cli.declared_options({"auxiliary": _auxiliary_type(before)}) if before and before != auxiliary else {}
@@ -308,7 +302,7 @@ def _restored(saved: _Saved, options: Mapping[str, cli.Declared], auxiliary: str
     try:
         checked = cli.check_layer(kept, options, CONFIG_FILE)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {_REPAIR}") from error
+        raise ConfigError(f"{error}; {REPAIR}") from error
     return {name: value for name, value in checked.items() if name not in LOCATION}
 
 

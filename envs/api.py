@@ -59,6 +59,15 @@ class EnvSpec(NamedTuple):
     """An episode whose infos hold no `true_reward` has none: its return does not stand for it."""
 
 
+class Seen(NamedTuple):
+    """What random play for a moment told of an environment, beside its spec; 0 where it told nothing."""
+
+    step_s: float = 0.0  # median time of a step
+    episode_steps: float = 0.0  # mean length of the episodes that ended
+    largest_pixel: float = 0.0  # of any image
+    needs_memory: bool = False  # the environment says so itself, with an attribute `needs_memory`
+
+
 class EnvContext(NamedTuple):
     """Which of all environments of a run one environment is; its factory may ask for any field by name."""
 

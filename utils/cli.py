@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 from utils.options import ConfigError, OptionRule, check_value, options_of
@@ -76,6 +77,7 @@ def parse(
     *,
     prog: str,
     description: str = "",
+    reasons: Mapping[str, str] | None = None,
 ) -> Parsed:
     """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0.
 
@@ -85,6 +87,7 @@ def parse(
         lower: Values that are in force instead of the declared defaults where nothing is typed.
         prog: The program's name in the help.
         description: What the program does, first in the help.
+        reasons: Option -> why its default is what it is, for the help.
 
     Raises:
         ConfigError: an unknown flag (with the nearest one that exists), or a value that is not allowed.
@@ -94,7 +97,7 @@ def parse(
     options = declared_options(groups)
     defaults = {name: entry.default for name, entry in options.items()} | dict(lower or {})
     parsed, unknown = tyro.cli(
-        _flags_type(groups, options, defaults),
+        _flags_type(groups, options, defaults, reasons or {}),
         args=list(argv),
         prog=prog,
         description=description,
@@ -122,6 +125,23 @@ def typed_word(argv: Sequence[str], name: str) -> str | None:
             follows = argv[position + 1 : position + 2]
             found = value if equals else next((word for word in follows if not word.startswith("--")), None)
     return found
+
+
+def require_text(argv: Sequence[str]) -> None:
+    """Refuse words that no file could record."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # Python stands in for bytes that are not UTF-8 with lone surrogates
+            raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which is no text in UTF-8") from None
+
+
+def require_working_directory() -> None:
+    """Refuse a folder that was deleted while a shell stood in it: no process can be started from there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory does not exist any more; cd to one that does") from None
 
 
 def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:
@@ -185,12 +205,17 @@ def limits(rule: OptionRule) -> str:
     return ", ".join(filter(None, (low, high, "or inf" if rule.may_be_infinite else "")))
 
 
-def _flags_type(groups: Mapping[str, type], options: Mapping[str, Declared], defaults: Mapping[str, Any]) -> type[Any]:
+def _flags_type(
+    groups: Mapping[str, type],
+    options: Mapping[str, Declared],
+    defaults: Mapping[str, Any],
+    reasons: Mapping[str, str],
+) -> type[Any]:
     """The same options as dataclasses that tyro understands, whose typed values come back as `_Typed`."""
     sections = []
     for group, config_type in groups.items():
         fields = [
-            (name, _flag(entry, defaults[name]), dataclasses.field(default=defaults[name]))
+            (name, _flag(entry, defaults[name], reasons.get(name, "")), dataclasses.field(default=defaults[name]))
             for name, entry in options.items()
             if entry.group == group
         ]
@@ -202,7 +227,7 @@ def _flags_type(groups: Mapping[str, type], options: Mapping[str, Declared], def
     return flags
 
 
-def _flag(entry: Declared, default: Any) -> Any:
+def _flag(entry: Declared, default: Any, reason: str) -> Any:
     import tyro
 
     primitive: Any = tyro.constructors.PrimitiveConstructorSpec(
@@ -213,6 +238,7 @@ def _flag(entry: Declared, default: Any) -> Any:
         str_from_instance=lambda value: [to_text(value)],
     )
     shown = to_text(default) if default not in ("", ()) else "none"
+    shown += f" for this environment ({reason})" if reason else ""
     hint = "; ".join(filter(None, (f"default: {shown}", limits(entry.rule))))
     described = tyro.conf.arg(
         help=entry.rule.help,

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, print_origins
+from algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
 from algorithms.memory import layout
 from algorithms.memory.layout import Sizes
 from algorithms.training import wiring
@@ -23,10 +23,11 @@ from algorithms.workers.jobs import ModelJob
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from algorithms.workers.restarts import RestartLimits
 from algorithms.workers.supervisor import Supervisor
-from envs.api import EnvSpec
+from envs.api import EnvSpec, Seen
 from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
 from utils.logs import log_to_terminal_and_file
+from utils.options import ConfigError
 from utils.processes import require_file_size, set_title
 from utils.signals import StopSignals
 
@@ -61,13 +62,32 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
         stop.restore()
 
 
-def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
-    config = resolved.config
+def look(resolved: ResolvedConfig, stop: StopSignals) -> tuple[EnvSpec, Seen]:
+    """What an environment looks like when it is played for a moment, in a process of its own.
+
+    Raises:
+        ConfigError: it cannot be trained on, does not start, or a signal came first.
+    """
+    pad = LaunchPad([str(Path.cwd()), *sys.path])
     try:
-        checked = _probe(config, pad, stop)
+        checked = _probe(resolved.config, pad, stop)
+    except RunFailed as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        pad.kill_everything()
+    if checked is None:
+        raise ConfigError("a signal came before the environment had been looked at")
+    return checked.spec, checked.seen
+
+
+def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
+    try:
+        checked = _probe(resolved.config, pad, stop)
         if checked is None:
             return stop.exit_code
         spec = checked.spec
+        resolved = fitted(resolved, spec, checked.seen)
+        config = resolved.config
         check_with_spec(config, spec)
         sizes = wiring.sizes_of(config, spec)
         available_mb = wiring.check_memory(config, sizes)

@@ -25,6 +25,22 @@ def make_minatar_space_invaders() -> gymnasium.Env[Any, Any]:
     return _minatar("MinAtar/SpaceInvaders-v1")
 
 
+def make_popgym_repeat_previous() -> gymnasium.Env[Any, Any]:
+    """POPGym's RepeatPreviousEasy-v0."""
+    return NeedsMemory(gymnasium.make("popgym:popgym-RepeatPreviousEasy-v0", disable_env_checker=True))
+
+
+def make_popgym_higher_lower() -> gymnasium.Env[Any, Any]:
+    """POPGym's HigherLowerEasy-v0."""
+    return NeedsMemory(gymnasium.make("popgym:popgym-HigherLowerEasy-v0", disable_env_checker=True))
+
+
+class NeedsMemory(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says what the environment itself does not."""
+
+    needs_memory = True
+
+
 def _minatar(env_id: str) -> gymnasium.Env[Any, Any]:
     import minatar.gym
 

@@ -16,6 +16,8 @@ _SHOWS, _ASKS = SYMBOLS, SYMBOLS + 1  # entries of an observation that say what 
 class Symbols(Episodes):
     """Observations of one symbol and two flags: it is to be remembered; an answer is due."""
 
+    needs_memory = True
+
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Box(0.0, 1.0, (SYMBOLS + 2,), np.float32)
@@ -85,6 +87,8 @@ class CountFlashes(Episodes):
     answer in three of five episodes.
     """
 
+    needs_memory = True
+
     num_flashes = 15
     length = num_flashes + 1
 
@@ -116,6 +120,8 @@ class TMaze(Episodes):
     back, left, right. Hard because the cue is seen at the start only, every place of the corridor looks alike, and half
     of the few random walks that arrive turn wrong.
     """
+
+    needs_memory = True
 
     length = 60
     is_cut = True

@@ -92,10 +92,12 @@ UNSEEN = {
     ),
     # An episode is scored from -1 to 1.
     "popgym_repeat_previous": UnseenTask(
-        "popgym:popgym-RepeatPreviousEasy-v0", -0.5, 0.85, 1_000_000, "recurrent", "popgym"
+        f"{OURS}.others:make_popgym_repeat_previous", -0.5, 0.85, 1_000_000, "recurrent", "popgym"
     ),
     # A deck of 52 cards, higher or lower: whoever looks at the present card alone earns about 0.5.
-    "popgym_higher_lower": UnseenTask("popgym:popgym-HigherLowerEasy-v0", 0.0, 0.45, 500_000, "recurrent", "popgym"),
+    "popgym_higher_lower": UnseenTask(
+        f"{OURS}.others:make_popgym_higher_lower", 0.0, 0.45, 500_000, "recurrent", "popgym"
+    ),
 }
 
 

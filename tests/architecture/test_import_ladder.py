@@ -11,6 +11,7 @@ FLOORS = [
     ["utils"],
     ["envs"],
     ["algorithms.messages", "algorithms.specs", "algorithms.run_state", "algorithms.checkpoint_names"],
+    ["algorithms.fitted_defaults", "algorithms.saved_config"],
     ["algorithms.learning", "algorithms.models", "algorithms.memory", "algorithms.checkpoints"],
     ["algorithms.sampling", "algorithms.pbt"],
     ["algorithms.config"],

@@ -330,3 +330,31 @@ def test_a_native_vector_environment_is_looked_at_as_a_whole():
     assert not check(built(SyncVectorEnv)).warnings
     with pytest.raises(ConfigError, match="'reward' should be one for each of 1 environments"):
         check(built(Narrow))
+
+
+class Pictures(Sound):
+    """Three steps of a picture whose pixels are symbols."""
+
+    observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)  # type: ignore[assignment]
+    action_space = spaces.Discrete(2)
+    action_mask_in_info = False
+    needs_memory = True
+
+    def observe(self):
+        return np.full((8, 8, 3), 7 if self.steps else 3, np.uint8)
+
+    def info(self):
+        return {}
+
+    def step(self, action):
+        time.sleep(0.002)
+        self.steps += 1
+        return self.observe(), 0.5, False, self.steps == 3, {}
+
+
+def test_the_check_tells_what_defaults_are_fitted_to():
+    seen = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100)).seen
+    assert 0.002 <= seen.step_s < 0.1
+    assert (seen.episode_steps, seen.largest_pixel, seen.needs_memory) == (3.0, 7.0, True)
+    seen = check(Sound).seen
+    assert (seen.episode_steps, seen.largest_pixel, seen.needs_memory) == (20.0, 0.0, False)

@@ -1,0 +1,67 @@
+"""config.json of an experiment: where it is, and what it holds before anybody knows which options there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from utils.options import ConfigError
+
+REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
+
+
+class Saved(NamedTuple):
+    """What config.json of an experiment holds."""
+
+    options: dict[str, Any]
+    typed: tuple[str, ...]
+
+
+def read_saved(path: Path, env: str) -> Saved | None:
+    """What the config.json at `path` holds; None where no experiment has begun.
+
+    Raises:
+        ConfigError: it is damaged, belongs to checkpoints but is gone, or its experiment trained another environment.
+    """
+    if not _exists(path):
+        if any(path.parent.glob("checkpoint_p*/*.pth")):
+            raise ConfigError(
+                f"{path.parent} holds checkpoints but no {path.name}; put it back, type another --experiment, or move "
+                "the folder aside with --restart_behavior=restart"
+            )
+        return None
+    try:
+        saved = parse_saved(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}") from error
+    if saved.options.get("env") != env:
+        raise ConfigError(
+            f"experiment {path.parent.name!r} was trained with env={saved.options.get('env')!r}, not {env!r}; type "
+            "another --experiment, or --restart_behavior=restart to begin anew"
+        )
+    return saved
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(f"{path.parent} cannot be used: {error}; type another --train_dir") from error
+
+
+def parse_saved(text: str, source: str) -> Saved:
+    """What the text of a config.json holds.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:  # no JSON, or what only an attacker writes
+        raise ConfigError(f"{source} is not JSON: {error}; {REPAIR}") from error
+    options = document.get("options") if isinstance(document, dict) else None
+    typed = document.get("typed", []) if isinstance(document, dict) else None
+    if not isinstance(options, dict) or not options or not isinstance(typed, list):
+        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {REPAIR}')
+    return Saved(options, tuple(str(name) for name in typed))

@@ -1,0 +1,114 @@
+"""Defaults of an environment that nobody knows: what is seen decides, what is typed stays, and all of it fits."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from algorithms.config import FITTED, check_with_spec, fitted, resolve
+from algorithms.fitted_defaults import choose
+from envs.api import ActionLeaf, EnvSpec, ObservationLeaf, Seen
+
+VECTOR = ObservationLeaf("obs", (4,), "float32", "vector")
+CATEGORY = ObservationLeaf("obs", (), "int64", "categorical", 500)
+IMAGE = ObservationLeaf("obs", (3, 128, 160), "uint8", "image")
+CHOICE = ActionLeaf("discrete", 3)
+NUMBERS = ActionLeaf("continuous", 2, (-1.0, -1.0), (1.0, 1.0))
+UNKNOWN = "--env=tests.config.unknown_env:make_env"
+
+
+def spec_of(*leaves, actions=(CHOICE,), agents=1):
+    return EnvSpec(leaves, actions, agents)
+
+
+def values_of(spec, seen=Seen(step_s=1e-5), num_workers=2, **given):  # noqa: B008 - a plain value
+    return {name: choice.value for name, choice in choose(spec, seen, given, num_workers).items()}
+
+
+def options(tmp_path, *typed):
+    return [UNKNOWN, f"--train_dir={tmp_path}", "--num_workers=2", *typed]
+
+
+TYPED = [
+    {},
+    {"rollout": 48},
+    {"rollout": 7},
+    {"with_vtrace": True},
+    {"with_vtrace": True, "rollout": 20},
+    {"use_rnn": True},
+    {"use_rnn": True, "rollout": 24},
+    {"recurrence": 12},
+    {"recurrence": -1},
+    {"batch_size": 100},
+    {"batch_size": 96, "rollout": 20},
+    {"num_batches_per_iteration": 3},
+    {"num_envs_per_worker": 6},
+    {"num_envs_per_worker": 1, "worker_num_splits": 1},
+    {"worker_num_splits": 4},
+    {"num_policies": 3},
+    {"async_rl": False},
+    {"async_rl": False, "num_policies": 2},
+]
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=str)
+def test_whatever_is_typed_the_rest_fits_it(typed, tmp_path):
+    resolved = resolve(options(tmp_path, *[f"--{name}={value}" for name, value in typed.items()]))
+    specs = [spec_of(leaf, agents=agents) for leaf, agents in itertools.product((VECTOR, CATEGORY, IMAGE), (1, 3, 40))]
+    for spec, step_s in itertools.product(specs, (1e-5, 1e-3, 1.0)):
+        found = fitted(resolved, spec, Seen(step_s=step_s))
+        check_with_spec(found.config, spec)
+        values = {name: getattr(room, name) for name in typed for room in rooms(found.config) if hasattr(room, name)}
+        assert values == typed
+        assert not {name for name in typed if found.origins[name].startswith(FITTED)}
+
+
+def rooms(config):
+    return [getattr(config, field.name) for field in dataclasses.fields(config)]
+
+
+def test_networks_follow_what_is_observed():
+    assert values_of(spec_of(VECTOR))["mlp_layers"] == "64,64"
+    assert values_of(spec_of(CATEGORY))["mlp_layers"] == "128,128"
+    assert values_of(spec_of(VECTOR))["normalize_input"] is True
+    assert "normalize_input" not in values_of(spec_of(IMAGE))
+    seen = Seen(step_s=1e-4, largest_pixel=255.0)
+    assert values_of(spec_of(IMAGE), seen)["obs_scale"] == 255.0
+    assert values_of(spec_of(IMAGE), seen._replace(largest_pixel=10.0))["obs_scale"] == 10.0
+    assert values_of(spec_of(IMAGE), seen._replace(largest_pixel=0.0))["obs_scale"] == 1.0
+
+
+def test_memory_is_for_environments_that_say_so():
+    assert values_of(spec_of(VECTOR))["use_rnn"] is False
+    remembers = values_of(spec_of(VECTOR), Seen(needs_memory=True))
+    assert remembers["use_rnn"] is True and remembers["recurrence"] > 1
+    assert values_of(spec_of(VECTOR))["recurrence"] == 1
+
+
+def test_environments_are_as_many_as_their_speed_allows_and_agents_count():
+    envs = [values_of(spec_of(VECTOR), Seen(step_s=s))["num_envs_per_worker"] for s in (1e-5, 1e-3, 0.1)]
+    assert envs == sorted(envs, reverse=True) and envs[0] > envs[-1]
+    assert values_of(spec_of(VECTOR, agents=8))["num_envs_per_worker"] == 2
+
+
+def test_rollouts_of_large_observations_are_short_and_many_agents_need_no_long_ones():
+    large = ObservationLeaf("obs", (3, 500, 500), "uint8", "image")
+    assert values_of(spec_of(large))["rollout"] < values_of(spec_of(VECTOR))["rollout"]
+    assert values_of(spec_of(VECTOR), num_workers=64)["rollout"] < values_of(spec_of(VECTOR))["rollout"]
+
+
+def test_continuous_actions_explore_by_their_deviation_and_discrete_ones_by_entropy():
+    assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["exploration_loss_coeff"] == 0.0
+    assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["adaptive_stddev"] is False
+    mixed = values_of(spec_of(VECTOR, actions=(NUMBERS, CHOICE)))
+    assert mixed["exploration_loss_coeff"] > 0.0 and mixed["adaptive_stddev"] is False
+    assert "adaptive_stddev" not in values_of(spec_of(VECTOR))
+
+
+def test_a_family_with_defaults_keeps_them_and_every_choice_says_why(tmp_path):
+    known = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}"])
+    assert fitted(known, spec_of(VECTOR), Seen()) is known
+    found = fitted(resolve(options(tmp_path, "--gamma=0.9")), spec_of(VECTOR), Seen(step_s=1e-5))
+    assert found.origins["num_envs_per_worker"] == "chosen for this environment: steps of 10 us"
+    assert found.origins["gamma"] == "command line"
+    assert fitted(found, spec_of(IMAGE), Seen()) is found

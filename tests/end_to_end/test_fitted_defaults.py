@@ -1,0 +1,81 @@
+"""An environment that nobody knows starts from options that fit it, learns with them, and keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+WALK = '''
+import gymnasium
+import numpy as np
+
+class Walk(gymnasium.Env):
+    """Ten steps to the right earn 1."""
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.steps = 0, 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.place, self.steps = max(0, self.place + 2 * int(action) - 1), self.steps + 1
+        arrived = self.place == 10
+        return self.see(), float(arrived), arrived, self.steps == 40, {}
+
+    def see(self):
+        return np.array([self.place / 10], np.float32)
+
+class Blind(Walk):
+    needs_memory = True
+'''
+
+
+@pytest.fixture
+def walk(start, tmp_path):
+    """A run of an environment that no family knows."""
+    (tmp_path / "walk.py").write_text(WALK)
+    return lambda *options, env="walk:Walk": start("--num_workers=2", "--device=cpu", *options, env=env)
+
+
+def options_of(run):
+    return json.loads((run.folder / "config.json").read_text())["options"]
+
+
+def test_it_learns_with_no_option_and_keeps_its_options_when_it_goes_on(walk):
+    run = walk("--train_for_env_steps=60000")
+    assert run.end() == 0, run.output
+    assert run.status()["policies"][0]["avg_reward"] > 0.9
+    assert "chosen for this" in run.output and "single steps" in run.output
+    first = options_of(run)
+    assert first["num_envs_per_worker"] == 16 and first["recurrence"] == 1 and first["use_rnn"] is False
+    more = walk("--train_for_env_steps=80000", "--gamma=0.9")
+    assert more.end() == 0, more.output
+    changed = {name: value for name, value in options_of(more).items() if value != first[name]}
+    assert changed == {"train_for_env_steps": 80000, "gamma": 0.9}
+
+
+def test_what_is_typed_is_kept_and_a_memory_is_given_where_the_environment_asks_for_one(walk):
+    run = walk("--rollout=24", "--mlp_layers=32", "--train_for_env_steps=9000", env="walk:Blind")
+    assert run.end() == 0, run.output
+    options = options_of(run)
+    assert options["rollout"] == 24 and options["mlp_layers"] == "32"
+    assert options["use_rnn"] is True and 24 % options["recurrence"] == 0
+
+
+@pytest.mark.parametrize("env, memory", [("walk:Walk", "False"), ("walk:Blind", "True")])
+def test_the_help_tells_them_with_their_reasons_and_writes_nothing(walk, env, memory, tmp_path):
+    run = walk("--help", "--rollout=48", env=env)
+    assert run.end() == 0, run.output
+    words = " ".join(run.output.replace("│", " ").split())
+    assert f"default: {memory} for this environment (" in words
+    assert "default: 16 for this environment (steps of " in words
+    assert not run.folder.exists()
+
+
+def test_the_help_of_an_environment_that_does_not_start_says_why(walk):
+    run = walk("--help", env="walk:Nobody")
+    assert run.end() == 2
+    assert "Nobody" in run.output.splitlines()[-1]
