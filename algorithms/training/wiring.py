@@ -29,8 +29,9 @@ from utils.processes import available_memory
 
 # Measured: 55 descriptors in a driver of six workers, of which each has queues, pipes and a doorbell.
 _DRIVER_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 32, 8
-# Memory that must stay free beside the blocks: the processes themselves.
-_MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 60, 350
+# Memory that must stay free beside the blocks: the processes themselves, of which workers share a part. An actor of
+# CartPole has 11 MB of its own; simulators have more, which nobody knows before.
+_MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 20, 350
 # Named, not imported: only the worker itself loads what it needs.
 ACTOR = "algorithms.workers.actor_worker:ActorWorker"
 POLICY_WORKER = "algorithms.workers.policy_worker:PolicyWorker"
