@@ -16,6 +16,7 @@ from envs.api import EnvSpec, Seen
 # several iterations within the first ten thousand frames.
 _ROWS = 4096
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
+_MEMORY_ROWS = 64  # gradients flow back through as many
 _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottleneck
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
@@ -82,12 +83,14 @@ def _data(
     """Rollout, chunks, minibatches: each has to be a multiple of another."""
     columns = num_workers * values["num_envs_per_worker"] * spec.agents_per_env // given.get("num_policies", 1)
     columns = max(1, columns)
-    rollout, why = _rollout(spec, seen, columns)
+    rollout, why = _rollout(spec, columns)
+    if values["use_rnn"]:
+        rollout = min(rollout, _MEMORY_ROWS)
     if "recurrence" in given and given["recurrence"] > 0:
         rollout = math.ceil(rollout / given["recurrence"]) * given["recurrence"]
     rollout = given.get("rollout", rollout)
     has_vtrace = given.get("with_vtrace", False)
-    chunk = rollout if has_vtrace else math.gcd(rollout, 32) if values["use_rnn"] else 1
+    chunk = rollout if has_vtrace else rollout if values["use_rnn"] else 1
     chunk = rollout if given.get("recurrence", chunk) == -1 else given.get("recurrence", chunk)
     wanted = 512 if _pixels(spec) else 256
     unit = chunk if "num_batches_per_iteration" not in given else rollout
@@ -103,7 +106,7 @@ def _data(
     }
 
 
-def _rollout(spec: EnvSpec, seen: Seen, columns: int) -> tuple[int, str]:
+def _rollout(spec: EnvSpec, columns: int) -> tuple[int, str]:
     row_bytes = sum(math.prod(leaf.shape) * _BYTES.get(leaf.dtype, 4) for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
     wanted = max(32, _power_of_two(_ROWS / columns))
@@ -114,9 +117,7 @@ def _rollout(spec: EnvSpec, seen: Seen, columns: int) -> tuple[int, str]:
 
 def _objective(spec: EnvSpec) -> dict[str, Choice]:
     choices = {
-        "learning_rate": Choice(1e-3, "follows the policy's change"),
-        "lr_schedule": Choice("kl_adaptive_epoch", "unknown task"),
-        "lr_schedule_kl_threshold": Choice(0.01, "unknown task"),
+        "learning_rate": Choice(3e-4, "unknown task"),
         "ppo_epochs": Choice(4, "unknown task"),
         "ppo_clip_ratio": Choice(0.2, "several epochs"),
         "ppo_clip_value": Choice(math.inf, "normalised returns"),
