@@ -19,6 +19,7 @@ OBSERVATIONS = {
     "mlp": ObservationLeaf("obs", (5,), "float32", "vector"),
     "conv_simple": ObservationLeaf("obs", (3, 36, 40), "uint8", "image"),
     "conv_nature": ObservationLeaf("obs", (2, 40, 36), "uint8", "image"),
+    "conv_small": ObservationLeaf("obs", (3, 14, 13), "uint8", "image"),
     "resnet_impala": ObservationLeaf("obs", (3, 9, 8), "uint8", "image"),
     "minigrid_tiny": ObservationLeaf("obs", (3, 7, 7), "uint8", "image"),
 }

@@ -17,7 +17,7 @@ from algorithms.models import encoders
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
-from algorithms.models.encoders import conv_nature, conv_simple, minigrid_tiny, mlp, resnet_impala
+from algorithms.models.encoders import conv_nature, conv_simple, conv_small, minigrid_tiny, mlp, resnet_impala
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -96,7 +96,9 @@ def test_an_encoder_says_truly_how_small_an_image_may_be(name):
         (image(36, 36), conv_simple),
         (image(7, 7), minigrid_tiny),
         (image(3, 3), resnet_impala),
-        (image(24, 24), resnet_impala),
+        (image(24, 24), conv_small),
+        (image(35, 200), conv_small),
+        (image(8, 200), resnet_impala),
     ],
 )
 def test_auto_chooses_by_kind_and_size(leaf, module):

@@ -1,0 +1,12 @@
+"""Small kernels for images of about 12 to 36 pixels, too small for the strides of the larger networks."""
+
+from __future__ import annotations
+
+from algorithms.models.layers import ConvStack
+
+
+class Encoder(ConvStack):
+    """16 channels 3x3/1, 32 channels 3x3/2, 64 channels 3x3/2."""
+
+    minimum_size = 9
+    stages = ((16, 3, 1), (32, 3, 2), (64, 3, 2))
