@@ -201,7 +201,9 @@ class Driver:
         return bool(self._arrays["policy_begun"].all())
 
     def _has_worked(self) -> bool:
-        """An optimizer step was taken since the start; where nothing is learned, a frame was played."""
+        """An optimizer step was taken, now or before with the same options; where nothing is learned, a frame."""
+        if self._experiment.is_proven:
+            return True
         if self._config.run.sampler_only:
             return self.statistics.total_env_frames > self._frames_before
         steps = self._arrays["train_steps"]

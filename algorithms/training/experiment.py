@@ -6,6 +6,7 @@ The folder belongs to the process that holds the lock on `.lock`; the lock vanis
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import logging
 import os
@@ -17,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.config import ResolvedConfig, to_json
+from algorithms.config import ResolvedConfig, TrainConfig, from_json, to_json
 from algorithms.training.config import CONFIG_FILE
 from utils.files import DiskTrouble, atomic_write_text, keep_small
 from utils.options import ConfigError
@@ -98,6 +99,9 @@ class Experiment:
         """Where a process writes its log."""
         return self.log_dir / f"{worker}.txt"
 
+    is_proven = False
+    """An earlier start has trained with the options of this one, but for where, how long and what it reports."""
+
     def accept(self) -> None:
         """This start's options work, and fit what lies here: from now on they are those that a resume begins from.
 
@@ -151,6 +155,7 @@ class Experiment:
         }
         if saved := _text(self.config_file):
             self._record[self.config_file] = saved  # until `accept`
+            self.is_proven = _same_but_for_run(saved, resolved.config)
         self._write_record(list(self._record))
 
     def _write_record(self, paths: list[Path]) -> None:
@@ -253,3 +258,12 @@ def _git(*words: str) -> str:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _same_but_for_run(saved: str, config: TrainConfig) -> bool:
+    """The text of config.json says the same of everything but place, end and reports of the run."""
+    try:
+        before = from_json(saved)
+    except ConfigError:  # an option was removed since, or its range changed
+        return False
+    return dataclasses.replace(before, run=config.run) == config

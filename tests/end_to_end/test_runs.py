@@ -135,6 +135,20 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     assert run.saved().train_step > saved.train_step
 
 
+def test_a_signal_before_the_first_optimizer_step_of_a_resumed_run_saves_the_frames_it_has_counted(start):
+    first = start(*SMALL, "--batch_size=65536", "--train_for_env_steps=70000")
+    assert first.end() == 0, first.output
+    before = first.saved()
+    again = start(*SMALL, "--train_for_env_steps=1e7")
+    again.wait_for(lambda: again.status().get("env_frames", 0) > before.env_steps + 100)
+    told, sent = again.status()["env_frames"], time.time()
+    again.signal(signal.SIGTERM)
+    assert again.end() == 143, again.output
+    saved = again.saved()
+    assert saved.path.stat().st_mtime >= sent and saved.env_steps >= told
+    assert saved.train_step == before.train_step
+
+
 def test_a_second_interrupt_ends_at_once(start):
     run = start(*SMALL)
     run.wait_for_training()

@@ -290,6 +290,20 @@ def test_options_of_a_first_start_that_never_trained_are_not_what_the_next_one_b
     experiment.close()
 
 
+@pytest.mark.parametrize(
+    "options, is_proven",
+    [([], True), (["--train_for_env_steps=7", "--save_every_sec=1"], True), (["--gamma=0.5"], False)],
+)
+def test_options_that_an_earlier_start_trained_with_are_proven_whatever_the_run_s_end(tmp_path, options, is_proven):
+    first = Experiment.open(resolved(tmp_path), ARGV)
+    assert not first.is_proven
+    first.accept()
+    first.close()
+    again = Experiment.open(resolved(tmp_path, *options), ARGV)
+    assert again.is_proven == is_proven
+    again.close()
+
+
 @pytest.mark.parametrize("behavior", ["restart", "overwrite"])
 def test_a_start_that_never_trained_can_be_moved_aside_or_overwritten(tmp_path, behavior):
     folder = start_in_vain(tmp_path).folder
