@@ -84,6 +84,7 @@ def test_a_run_survives_kills_and_stops_of_all_its_workers_without_a_hang_a_leak
     assert any(loss["working_s"] for loss in numbers["losses"] if loss["how"] == "kill")
 
 
+@pytest.mark.alone  # deaths come with the work that is done
 @pytest.mark.parametrize("place, kind", [("actor-block-complete", "actor"), ("learner-release", "learner")])
 def test_a_run_survives_deaths_at_the_worst_moment_and_can_be_taken_up_again(place, kind, tmp_path):
     out = tmp_path / "chaos.json"
