@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from algorithms.config import ResolvedConfig
+    from envs.api import EnvProfile, EnvSpec
 
 
 def main(argv: list[str]) -> int:
@@ -13,12 +18,19 @@ def main(argv: list[str]) -> int:
     from algorithms.config import resolve
     from utils.options import ConfigError
 
-    try:
-        from algorithms.training.session import look, train
+    def profile(unfitted: ResolvedConfig) -> tuple[EnvSpec, EnvProfile]:
+        from algorithms.training.session import profile_environment  # imported late: --help is quick without it
 
-        resolved = resolve(argv[1:], look=lambda opened: look(opened, stop))
+        return profile_environment(unfitted, stop)
+
+    try:
+        resolved = resolve(argv[1:], profile=profile)
+        from algorithms.training.session import train
+
         return train(resolved, argv, stop)
     except ConfigError as error:
+        if stop.received is not None:
+            return stop.exit_code
         print(f"train_appo.py: {error}", file=sys.stderr)
         return 2
 

@@ -251,7 +251,7 @@ def list_checkpoints(folder: Path, kind: str = "latest") -> list[Path]:
 
 
 def _candidates(folder: Path, kind: str, metric_name: str) -> list[Path]:
-    """What a run of this kind may begin with, what is tried first first."""
+    """What a run of this kind may begin with, in the order in which they are tried."""
     ordinary = list_named(folder, kind if kind == "milestone" else "latest")
     if kind == "milestone":
         return [named.path for named in ordinary]

@@ -1,8 +1,8 @@
 """A run's whole configuration: every room's options composed, and how layers of values become one.
 
 Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
-typed. An environment that nobody has defaults for gets some that are fitted to what is seen of it, and to what the user
-typed, once it was played for a moment (`fitted`). Each layer is checked in the same way, and the origin of every value
+typed. For an environment without family defaults, options that no layer set are chosen after a moment of random play
+(`fitted`). Each layer is checked in the same way, and the origin of every value
 is known. Where a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder
 may have been moved.
 
@@ -31,7 +31,7 @@ from algorithms.sampling.config import SamplingConfig, available_cores
 from algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
 from algorithms.training.config import CONFIG_FILE, RunConfig
 from algorithms.workers.config import WorkersConfig
-from envs.api import EnvFamily, EnvSpec, Seen
+from envs.api import EnvFamily, EnvProfile, EnvSpec
 from envs.config import EnvConfig
 from utils import cli
 from utils.options import ConfigError
@@ -41,6 +41,7 @@ CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
 FITTED = "chosen for this environment"  # the origin of what follows from its spaces and speed
 _HELP = {"-h", "--help"}
+_DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
 
@@ -79,8 +80,8 @@ class ResolvedConfig(NamedTuple):
     origins: dict[str, str]  # option -> layer, for every option that a layer set
     typed: tuple[str, ...]  # options that the user typed, now or in an earlier start of this experiment
     resumed: bool  # config.json was read
-    is_open: bool = False
-    """Nobody knows the environment: what no layer set is to be fitted to it, see `fitted`."""
+    needs_fitting: bool = False
+    """The environment has no family defaults, and combinations are unchecked: call `fitted` before using it."""
 
 
 class ResolvedEvaluation(NamedTuple):
@@ -104,7 +105,7 @@ def resolve(
     argv: Sequence[str],
     *,
     prog: str = "train_appo.py",
-    look: Callable[[ResolvedConfig], tuple[EnvSpec, Seen]] | None = None,
+    profile: Callable[[ResolvedConfig], tuple[EnvSpec, EnvProfile]] | None = None,
 ) -> ResolvedConfig:
     """The configuration that a command line asks for. Reads config.json of an experiment to resume; writes nothing.
 
@@ -113,46 +114,52 @@ def resolve(
     Args:
         argv: the words after the program's name.
         prog: the program's name.
-        look: plays an environment that nobody knows, so that its help tells the defaults that it will get.
+        profile: measures an environment without family defaults, so that `--help` shows the defaults chosen for it.
 
     Raises:
         ConfigError: something cannot be run; the message says what would.
     """
-    fits: dict[str, Choice] = {}
-    if look is not None and _HELP & set(argv) and _is_unknown(cli.typed_word(argv, "env") or ""):
-        opened = resolve([word for word in argv if word not in _HELP], prog=prog)
-        fits = _fits(opened, *look(opened))
-    layers = _merge_layers(argv, prog, "Train a policy with asynchronous PPO.", fits=fits)
+    choices: dict[str, Choice] = {}
+    if profile is not None and _HELP & set(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
+        words = [word for word in argv if word not in _HELP]
+        unfitted = _resolved(_merge_layers(words, prog, _DESCRIPTION, begins_anew=True))
+        choices = _choices(unfitted, *profile(unfitted))
+    resolved = _resolved(_merge_layers(argv, prog, _DESCRIPTION, choices=choices))
+    resolved.config.run.check_machine()
+    return resolved
+
+
+def _resolved(layers: _Layers) -> ResolvedConfig:
     origins = layers.origins | dict.fromkeys(_settle(layers.values), CHOSEN)
     config = _compose(layers.groups, layers.values)
-    is_open = not layers.resumed and _is_unknown(config.env.env)
-    if not is_open:
+    needs_fitting = not layers.resumed and _has_no_defaults(config.env.env)
+    if not needs_fitting:
         config.check_combinations()
-    config.run.check_machine()
-    return ResolvedConfig(config, origins, layers.typed, layers.resumed, is_open)
+    return ResolvedConfig(config, origins, layers.typed, layers.resumed, needs_fitting)
 
 
-def fitted(resolved: ResolvedConfig, spec: EnvSpec, seen: Seen) -> ResolvedConfig:
-    """The same configuration, with what nobody set chosen for an environment that nobody knows.
+def fitted(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> ResolvedConfig:
+    """Choose every option that no layer set, where the environment has no family defaults.
 
     Raises:
         ConfigError: what was set cannot be run.
     """
-    if not resolved.is_open:
+    if not resolved.needs_fitting:
         return resolved
-    fits = _fits(resolved, spec, seen)
-    config = with_values(resolved.config, {name: choice.value for name, choice in fits.items()}, layer=FITTED)
-    origins = resolved.origins | {name: f"{FITTED}: {choice.reason}" for name, choice in fits.items()}
-    return resolved._replace(config=config, origins=origins, is_open=False)
+    choices = _choices(resolved, spec, profile)
+    config = with_values(resolved.config, {name: choice.value for name, choice in choices.items()}, layer=FITTED)
+    origins = resolved.origins | {name: f"{FITTED}: {choice.reason}" for name, choice in choices.items()}
+    return resolved._replace(config=config, origins=origins, needs_fitting=False)
 
 
-def _fits(resolved: ResolvedConfig, spec: EnvSpec, seen: Seen) -> dict[str, Choice]:
+def _choices(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> dict[str, Choice]:
     values = _values_of(resolved.config)
     given = {name: values[name] for name, origin in resolved.origins.items() if origin != CHOSEN}
-    return choose(spec, seen, given, resolved.config.sampling.num_workers)
+    workers, lag = resolved.config.sampling.num_workers, resolved.config.learning.max_policy_lag
+    return choose(spec, profile, given, num_workers=workers, usual_policy_lag=lag)
 
 
-def _is_unknown(env: str) -> bool:
+def _has_no_defaults(env: str) -> bool:
     """No family has defaults for this environment."""
     family = _family(env)
     return family is not None and not family.defaults(env)
@@ -254,14 +261,16 @@ def _merge_layers(
     prog: str,
     description: str,
     evaluation: Mapping[str, type] | None = None,
-    fits: Mapping[str, Choice] | None = None,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    begins_anew: bool = False,
 ) -> _Layers:
     cli.require_text(argv)
     cli.require_working_directory()
     env = cli.typed_word(argv, "env") or ""
     family = _family(env)
     defaults = dict(family.defaults(env)) if family else {}
-    saved = _saved_for(argv, env, only_resume=evaluation is None)
+    saved = Saved({}, ()) if begins_anew else _saved_for(argv, env, only_resume=evaluation is None)
     auxiliary = cli.typed_word(argv, "auxiliary_loss")
     if auxiliary is None:
         auxiliary = _text_of(saved.options, "auxiliary_loss") or _text_of(defaults, "auxiliary_loss")
@@ -272,9 +281,9 @@ def _merge_layers(
         CONFIG_FILE: _restored(saved, options, auxiliary),
     }
     lower = {name: value for layer in layers.values() for name, value in layer.items()}
-    for name, choice in (fits or {}).items():
+    for name, choice in (choices or {}).items():
         lower.setdefault(name, choice.value)
-    reasons = {name: choice.reason for name, choice in (fits or {}).items()}
+    reasons = {name: choice.reason for name, choice in (choices or {}).items()}
     parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons)
     if not env:
         raise ConfigError(_NO_ENV)

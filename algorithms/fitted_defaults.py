@@ -1,7 +1,7 @@
-"""What an environment that no family knows starts from: options that follow from its spaces and from a moment of play.
+"""Defaults for an environment without family defaults: chosen by its spaces and by a moment of random play.
 
-Pure: what was seen goes in, options and the reason of each come out. What the user typed, or an experiment began with,
-is given, stays, and is what the others are fitted to.
+Pure: a spec and a profile go in, options come out, each with its reason. Options that are already set, because they
+were typed or the experiment began with them, stay as they are, and the others are chosen to be compatible with them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from envs.api import EnvSpec, Seen
+import numpy as np
+
+from envs.api import EnvProfile, EnvSpec
 
 # Rows that one rollout of all environments brings: enough for a gradient that points somewhere, and few enough for
 # several iterations within the first ten thousand frames.
@@ -21,6 +23,8 @@ _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottl
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
 _FAST_STEP_S, _SLOW_STEP_S = 2e-4, 2e-3
+# Data wait for one iteration, or two, and are collected during another: what is older than this is not learned from.
+_ITERATIONS_OF_LAG = 4
 
 
 class Choice(NamedTuple):
@@ -30,101 +34,147 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(spec: EnvSpec, seen: Seen, given: Mapping[str, Any], num_workers: int) -> dict[str, Choice]:
-    """Options for an environment of which nothing is known but this.
+def choose(
+    spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any], *, num_workers: int, usual_policy_lag: int
+) -> dict[str, Choice]:
+    """Choose options for an environment without family defaults.
 
     Args:
         spec: what it exchanges.
-        seen: what random play told.
-        given: option -> value that stays as it is; the others are fitted to them.
+        profile: what random play measured.
+        given: option -> value of those already set.
         num_workers: actor workers of the run.
+        usual_policy_lag: `max_policy_lag` where nothing asks for more.
     """
-    choices = _network(spec, seen, given) | _sampling(spec, seen, given)
-    values = {name: choice.value for name, choice in choices.items()} | dict(given)
-    choices |= _data(spec, seen, values, given, num_workers) | _objective(spec)
+    known = {"num_workers": num_workers, "usual_policy_lag": usual_policy_lag}
+    choices: dict[str, Choice] = {}
+    for part in (_network, _sampling, _objective, _data):
+        values = {name: choice.value for name, choice in choices.items()} | dict(given)
+        choices |= part(spec, profile, values | known)
     return {name: choice for name, choice in choices.items() if name not in given}
 
 
-def _network(spec: EnvSpec, seen: Seen, given: Mapping[str, Any]) -> dict[str, Choice]:
-    remembers = given.get("use_rnn", seen.needs_memory)
-    choices = {"use_rnn": Choice(seen.needs_memory, "the environment asks" if seen.needs_memory else "nobody asks")}
+def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
+    remembers = given.get("use_rnn", spec.needs_memory)
+    asked = "memory requested" if spec.needs_memory else "no memory requested"
+    choices = {"use_rnn": Choice(spec.needs_memory, asked)}
     numbers = _numbers(spec)
     if numbers:
         choices["normalize_input"] = Choice(True, "vector observations")
     if _pixels(spec):
-        scale = 255.0 if seen.largest_pixel > _BYTE_PIXELS else max(seen.largest_pixel, 1.0)
         width = 256 if _pixels(spec) > _LARGE_IMAGE else 128
         return choices | {
-            "obs_scale": Choice(scale, "largest pixel seen"),
+            "obs_scale": _obs_scale(spec, profile),
             "nonlinearity": Choice("relu", "image observations"),
             "hidden_size": Choice(width, "size of images"),
             "mlp_layers": Choice("64,64", "beside images"),
         }
     width = 64 if numbers <= _MANY_NUMBERS else 128
     return choices | {
-        "mlp_layers": Choice(f"{width},{width}", f"{numbers} numbers seen"),
+        "mlp_layers": Choice(f"{width},{width}", f"{numbers} inputs"),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
-        "hidden_size": Choice(width, f"{numbers} numbers seen"),
+        "hidden_size": Choice(width, f"{numbers} inputs"),
         "nonlinearity": Choice("tanh", "vector observations"),
         "actor_critic_share_weights": Choice(bool(remembers), "one memory" if remembers else "small network"),
     }
 
 
-def _sampling(spec: EnvSpec, seen: Seen, given: Mapping[str, Any]) -> dict[str, Choice]:
-    envs = 16 if seen.step_s < _FAST_STEP_S else 8 if seen.step_s < _SLOW_STEP_S else 4
+def _obs_scale(spec: EnvSpec, profile: EnvProfile) -> Choice:
+    if profile.largest_pixel is None:
+        holds_bytes = any(leaf.kind == "image" and leaf.dtype == "uint8" for leaf in spec.observations)
+        return Choice(255.0 if holds_bytes else 1.0, "type of pixels")
+    return Choice(255.0 if profile.largest_pixel > _BYTE_PIXELS else max(profile.largest_pixel, 1.0), "largest pixel")
+
+
+def _sampling(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
+    if "num_envs_per_worker" in given:
+        splits = math.gcd(2, given["num_envs_per_worker"])
+        return {"worker_num_splits": Choice(splits, "number of environments")}
     splits = given.get("worker_num_splits", 2)
+    if profile.step_s is None:
+        envs, why = 8, "steps not measured"
+    else:
+        envs = 16 if profile.step_s < _FAST_STEP_S else 8 if profile.step_s < _SLOW_STEP_S else 4
+        why = f"steps of {_time(profile.step_s)}"
     envs = max(1, envs // spec.agents_per_env // splits) * splits
-    return {"num_envs_per_worker": Choice(envs, f"steps of {_time(seen.step_s)}")}
+    return {"num_envs_per_worker": Choice(envs, why)}
 
 
-def _data(
-    spec: EnvSpec, seen: Seen, values: Mapping[str, Any], given: Mapping[str, Any], num_workers: int
-) -> dict[str, Choice]:
-    """Rollout, chunks, minibatches: each has to be a multiple of another."""
-    columns = num_workers * values["num_envs_per_worker"] * spec.agents_per_env // given.get("num_policies", 1)
-    columns = max(1, columns)
-    rollout, why = _rollout(spec, columns)
-    if values["use_rnn"]:
+def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict[str, Choice]:
+    """Rollout, chunks and minibatches: each has to be a multiple of another."""
+    del profile
+    columns = values["num_workers"] * values["num_envs_per_worker"] * spec.agents_per_env
+    columns_of_policy = max(1, columns // values.get("num_policies", 1))
+    remembers, has_vtrace = values["use_rnn"], values.get("with_vtrace", False)
+    rollout, why = _rollout(spec, columns, columns_of_policy)
+    if remembers:
         rollout = min(rollout, _MEMORY_ROWS)
-    if "recurrence" in given and given["recurrence"] > 0:
-        rollout = math.ceil(rollout / given["recurrence"]) * given["recurrence"]
-    rollout = given.get("rollout", rollout)
-    has_vtrace = given.get("with_vtrace", False)
-    chunk = rollout if has_vtrace else rollout if values["use_rnn"] else 1
-    chunk = rollout if given.get("recurrence", chunk) == -1 else given.get("recurrence", chunk)
+    rollout = values.get("rollout") or _compatible_rollout(rollout, values, is_whole=remembers or has_vtrace)
+    chunk = values.get("recurrence", 0)
+    if chunk < 1:  # -1 is the whole rollout, and what is not allowed is refused afterwards
+        batch = values.get("batch_size", rollout)
+        chunk = rollout if has_vtrace or "recurrence" in values else math.gcd(rollout, batch) if remembers else 1
     wanted = 512 if _pixels(spec) else 256
-    unit = chunk if "num_batches_per_iteration" not in given else rollout
-    batch = given.get("batch_size", max(1, min(wanted, columns * rollout) // unit) * unit)
+    unit = chunk if "num_batches_per_iteration" not in values else rollout
+    batch = values.get("batch_size", max(1, min(wanted, columns_of_policy * rollout) // unit) * unit)
     whole = rollout // math.gcd(batch, rollout)
-    batches = max(1, columns * rollout // batch // whole) * whole
-    return {
+    batches = max(1, columns_of_policy * rollout // batch // whole) * whole
+    choices = {
         "rollout": Choice(rollout, why),
-        "recurrence": Choice(-1 if has_vtrace else chunk, "memory" if values["use_rnn"] else "shuffled single steps"),
+        "recurrence": Choice(-1 if has_vtrace else chunk, "memory" if remembers else "shuffled single steps"),
         "with_vtrace": Choice(False, "several epochs"),
         "batch_size": Choice(batch, "small minibatches"),
         "num_batches_per_iteration": Choice(batches, "a rollout each"),
     }
+    if remembers:
+        choices["rnn_chrono_init"] = Choice(rollout, "rollout")
+    lag = _ITERATIONS_OF_LAG * values["ppo_epochs"] * values.get("num_batches_per_iteration", batches)
+    if lag > values["usual_policy_lag"]:
+        choices["max_policy_lag"] = Choice(lag, "many optimizer steps")
+    return choices
 
 
-def _rollout(spec: EnvSpec, columns: int) -> tuple[int, str]:
-    row_bytes = sum(math.prod(leaf.shape) * _BYTES.get(leaf.dtype, 4) for leaf in spec.observations)
+def _rollout(spec: EnvSpec, columns: int, columns_of_policy: int) -> tuple[int, str]:
+    row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
-    wanted = max(32, _power_of_two(_ROWS / columns))
+    wanted = max(32, _power_of_two(_ROWS / columns_of_policy))
     if longest < wanted:
         return longest, "size of observations"
-    return wanted, f"{columns} agents at once"
+    return wanted, f"{columns_of_policy} agents at once"
 
 
-def _objective(spec: EnvSpec) -> dict[str, Choice]:
+def _compatible_rollout(wanted: int, given: Mapping[str, Any], *, is_whole: bool) -> int:
+    """The length nearest to the wanted one that what is given allows.
+
+    Args:
+        wanted: rows.
+        given: options that are set; the rollout is not.
+        is_whole: minibatches are made of whole rollouts, unless a shorter recurrence is given.
+    """
+    unit = max(1, given.get("recurrence", 1))
+    batch, batches = given.get("batch_size"), given.get("num_batches_per_iteration")
+    if batch is not None and is_whole and "recurrence" not in given:
+        rows = batch
+    elif batch is not None and batches is not None:
+        rows = batch * batches
+    else:
+        return math.ceil(wanted / unit) * unit
+    allowed = [length for length in range(unit, min(rows, 4 * wanted) + 1, unit) if rows % length == 0]
+    return min(allowed, key=lambda length: abs(math.log(length / wanted)), default=wanted)
+
+
+def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
+    del profile
     choices = {
         "learning_rate": Choice(3e-4, "unknown task"),
         "ppo_epochs": Choice(4, "unknown task"),
         "ppo_clip_ratio": Choice(0.2, "several epochs"),
-        "ppo_clip_value": Choice(math.inf, "normalised returns"),
         "normalize_returns": Choice(True, "unknown scale"),
         "max_grad_norm": Choice(1.0, "unknown task"),
         "adam_eps": Choice(1e-5, "unknown task"),
     }
+    if given.get("normalize_returns", True):
+        choices["ppo_clip_value"] = Choice(math.inf, "normalised returns")
     if any(leaf.kind == "continuous" for leaf in spec.actions):
         choices["adaptive_stddev"] = Choice(False, "continuous actions")
     if all(leaf.kind == "continuous" for leaf in spec.actions):
@@ -132,9 +182,6 @@ def _objective(spec: EnvSpec) -> dict[str, Choice]:
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
     return choices
-
-
-_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "int16": 2, "uint16": 2, "float16": 2, "int64": 8, "float64": 8}
 
 
 def _numbers(spec: EnvSpec) -> int:

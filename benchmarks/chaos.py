@@ -139,7 +139,7 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None], at_rest: At
         _take_up_again(chosen, folder, found, tell)
     if LOADS[chosen.env].is_counted:
         found.booked = counted_steps.booked(chosen.counts(folder))
-    found.left_shared_memory = sorted(chaos_watch.shared_memory() - shared_before)
+    found.left_shared_memory = sorted(chaos_watch.abandoned_shared_memory(shared_before))
     found.left_files = sorted(str(path.relative_to(folder)) for path in (folder / "tmp").rglob("*"))
     return found
 

@@ -87,9 +87,13 @@ def losses(events: Iterable[Mapping[str, Any]], hits: Iterable[Hit] = ()) -> lis
         worker, what, time = event.get("worker", ""), event["event"], event["time"]
         if what == "lost":
             waiting = unanswered.get(worker, [])
-            earlier = [hit for hit in waiting if hit.time <= time + CLOCK_S]
+            # Without the clocks' difference first: a successor may have been struck within it.
+            for limit in (time, time + CLOCK_S):
+                earlier = [hit for hit in waiting if hit.time <= limit]
+                struck = _deadliest([hit for hit in earlier if hit.time >= time - ANSWER_S])
+                if struck:
+                    break
             unanswered[worker] = waiting[len(earlier) :]
-            struck = _deadliest([hit for hit in earlier if hit.time >= time - ANSWER_S])
             how, struck_at = (struck.signal, struck.time) if struck else (ITSELF, time)
             newest[worker] = len(found)
             found.append(Loss(worker, how, event.get("cause", ""), struck_at))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ from utils.files import read_json_lines
 STATUS_POLL_S = 0.1
 PROCESSES_POLL_S = 1.0
 EVENTS_FILE = "events.jsonl"
+FORKSERVER, TORCH_SERVER = "forkserver", "torch server"
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -86,10 +85,15 @@ class Watch:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             family = dict(self.family())
+            # One is there once a policy worker or a learner was lost, and the driver holds a pipe to it.
+            servers = [process for process, title in family.items() if title == TORCH_SERVER][:1]
+            for server in servers:
+                del family[server]
             processes.append(Counter(family.values()))
             # Of those that nobody replaces: a successor of a worker is another process.
             lasting = {title: p for p, title in family.items() if processes[-1][title] == 1}
-            descriptors.append(Counter({title: _held(process) for title, process in lasting.items()}))
+            own = {self.root: len(servers)}
+            descriptors.append(Counter({title: _held(one) - own.get(one, 0) for title, one in lasting.items()}))
             self.until(lambda: False, PROCESSES_POLL_S / 2)
         return AtRest(_least(processes), _least(descriptors))
 
@@ -135,12 +139,6 @@ class Watch:
             self.looks.setdefault((process.pid, title), []).append(Look(now, own_mb, _descriptors(process)))
 
 
-def listens(pid: int, number: signal.Signals) -> bool:
-    """A program has a handler for a signal, or ignores it; until then it would die of it."""
-    masks = re.findall(r"^Sig(?:Cgt|Ign):\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
-
-
 def end(process: subprocess.Popen[bytes], act: Callable[[], None], limit_s: float) -> tuple[int | None, float]:
     """Do what ends a driver and wait: its exit code, None when it does not end, and the seconds it took."""
     began = time.monotonic()
@@ -174,6 +172,17 @@ def shared_memory() -> set[str]:
     return {path.name for path in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.exists() else set()
 
 
+def abandoned_shared_memory(before: set[str]) -> set[str]:
+    """Names in /dev/shm that were not there before, and that no living process has mapped."""
+    if not (new := shared_memory() - before):
+        return new
+    maps = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            maps.append((process / "maps").read_text(errors="replace"))
+    return {name for name in new if not any(f"{_SHARED_MEMORY}/{name}\n" in text for text in maps)}
+
+
 def last_line(log: Path) -> str:
     """How a program's output ends."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
@@ -196,13 +205,17 @@ def _of_session(session: int) -> list[psutil.Process]:
     return found
 
 
+def helper(process: psutil.Process) -> str:
+    """What a helper of a run is for; empty for all others."""
+    words = " ".join(process.cmdline())
+    if FORKSERVER in words and "'torch'" in words:
+        return TORCH_SERVER
+    return next((name for name in ("guardian", FORKSERVER, "resource_tracker") if name in words), "")
+
+
 def _title(process: psutil.Process) -> str:
     """A worker's own title; of Python's helpers what they are for."""
-    words = " ".join(process.cmdline())
-    for helper in ("guardian", "forkserver", "resource_tracker"):
-        if helper in words:
-            return helper
-    return process.name()
+    return helper(process) or process.name()
 
 
 def _descriptors(process: psutil.Process) -> int:
@@ -219,7 +232,7 @@ def _held(process: psutil.Process) -> int:
     """
     try:
         named = [entry.path for entry in process.open_files()]
-        children = len(process.children()) if _title(process) == "forkserver" else 0
+        children = len(process.children()) if _title(process) == FORKSERVER else 0
         return process.num_fds() - sum(path.endswith(EVENTS_FILE) for path in named) - children
     except psutil.Error:
         return 0

@@ -38,9 +38,10 @@ from benchmarks import chaos_watch
 from benchmarks.chaos_events import percentile
 from benchmarks.chaos_report import Check, conclude
 from benchmarks.chaos_watch import Watch
-from benchmarks.measuring import MeasurementError, started, tell
+from benchmarks.measuring import MeasurementError, let_children_hear_hangups, started, tell
 from benchmarks.ours import OurRun, our_run
 from benchmarks.resumed_outputs import what_differs
+from utils.processes import handles_signal
 
 LOAD = "--env=CartPole-v1 --num_workers=4 --num_envs_per_worker=16 --device=cpu"
 WAYS = {
@@ -133,7 +134,7 @@ class Ending:
         shared_before, files_before = chaos_watch.shared_memory(), set(self._temporary.rglob("*"))
         with started(self._command, self._log) as (process, _), self._other_survives() as wrong:
             watch = Watch(self._run.folder, process, self._log, LIMIT_S)
-            is_ready = watch.trains if trains else lambda: chaos_watch.listens(process.pid, signal.SIGTERM)
+            is_ready = watch.trains if trains else lambda: handles_signal(process.pid, signal.SIGTERM)
             if not watch.until(is_ready, START_LIMIT_S):
                 raise MeasurementError(f"not begun within {START_LIMIT_S:.0f} s; {chaos_watch.last_line(self._log)}")
             watch.until(lambda: False, after_s)
@@ -152,11 +153,13 @@ class Ending:
     def _other_survives(self) -> Iterator[list[str]]:
         """A list that tells, afterwards, what became of the program that is no part of the run."""
         wrong: list[str] = []
-        yield wrong
         try:
-            os.kill(int(self._other.read_text()), signal.SIGKILL)
-        except ProcessLookupError:
-            wrong.append("another program was killed")
+            yield wrong
+        finally:
+            try:
+                os.kill(int(self._other.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                wrong.append("another program was killed")
 
     def _signal(self, process: subprocess.Popen[bytes], way: str) -> None:
         number = WAYS[way]
@@ -172,7 +175,7 @@ class Ending:
     def _left(self, shared_before: set[str], files_before: set[Path]) -> list[str]:
         """Files and shared memory that were not there before."""
         files = [str(path) for path in set(self._temporary.rglob("*")) - files_before]
-        return files + [f"/dev/shm/{name}" for name in chaos_watch.shared_memory() - shared_before]
+        return files + [f"/dev/shm/{name}" for name in chaos_watch.abandoned_shared_memory(shared_before)]
 
     def _end(self, way: str, watch: Watch, process: subprocess.Popen[bytes]) -> Moment:
         had_trained, told, signalled_at = watch.has_counted(), dict(watch.status), time.time()
@@ -260,6 +263,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--moments={chosen.moments} ends nothing; nearest: 1")
     if chosen.outputs_every < 1:
         parser.error(f"--outputs_every={chosen.outputs_every}: nearest: 1")
+    let_children_hear_hangups()
     folder = Path(tempfile.mkdtemp(prefix="endings."))
     results, moments = [], []
     for way in ways:

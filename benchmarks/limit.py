@@ -22,14 +22,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms.config import ResolvedConfig, TrainConfig, resolve
+from algorithms.config import FITTED, ResolvedConfig, TrainConfig, fitted, resolve, to_json
 from algorithms.training import wiring
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from benchmarks import terms
 from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
 from benchmarks.ours import kind_of_ours, our_run
 from envs.api import EnvSpec
-from envs.registry import probe
+from envs.preflight import check_environment
 from envs.registry import resolve as resolve_env
 from utils.options import ConfigError
 from utils.processes import usable_cores
@@ -139,10 +139,14 @@ def find_out(resolved: ResolvedConfig, options: Sequence[str], seconds: float, t
         RunFailed, MeasurementError: something could not be measured.
         ConfigError: the environment cannot be trained on.
     """
-    config = resolved.config
     pad = LaunchPad([str(ROOT), *sys.path])
     try:
-        spec = pad.run_once(probe, (resolve_env(config.env.env), config.family), START_LIMIT, lambda: False)
+        arguments = (resolve_env(resolved.config.env.env), resolved.config.family, False)
+        checked = pad.run_once(check_environment, arguments, START_LIMIT, lambda: False)
+        resolved, spec = fitted(resolved, checked.spec, checked.profile), checked.spec
+        config = resolved.config
+        # Step times differ from one moment to the next, and the run must not choose other options than the terms have.
+        options = [*_chosen_words(resolved), *options]
         wiring.check_memory(config, wiring.sizes_of(config, spec))
         found = measure_terms(pad, config, spec, term_seconds)
     finally:
@@ -150,6 +154,13 @@ def find_out(resolved: ResolvedConfig, options: Sequence[str], seconds: float, t
     with tempfile.TemporaryDirectory() as folder:
         run, stages = train(options, seconds, Path(folder))
     return Result(found, run, stages, config.run.sampler_only)
+
+
+def _chosen_words(resolved: ResolvedConfig) -> list[str]:
+    """Options that were chosen for the environment, as a user would type them."""
+    values = json.loads(to_json(resolved.config))["options"]
+    chosen = [name for name, origin in resolved.origins.items() if origin.startswith(FITTED)]
+    return [f"--{name}={values[name]}" for name in chosen]
 
 
 def rows_of(result: Result) -> list[list[str]]:

@@ -22,6 +22,8 @@ from rich.table import Table
 POLL_S = 0.25
 STOP_S = 15.0
 STALL_S = 30.0
+# A process is forked under its parent's name, and may be adopted by the driver before it has one of its own.
+_UNSURE = ("starting", "helpers")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -58,11 +60,17 @@ class Measurement(NamedTuple):
         return self._asdict() | {"cores": self.cores, "usage": kinds}
 
 
+def let_children_hear_hangups() -> None:
+    """Under nohup, which has SIGHUP ignored, go on without ending of it, and start processes that do not ignore it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # what is handled, not ignored, has its default after an exec
+
+
 class ProcessTree:
     """Processor time and memory of a process and everything below it, by kind, over processes that come and go."""
 
     def __init__(self, root: int, kind_of: Callable[[psutil.Process], str]) -> None:
-        """`kind_of` names a process; asked once for each."""
+        """`kind_of` names a process; asked again as long as it answers `starting` or `helpers`."""
         self._root = psutil.Process(root)
         self._kind_of = kind_of
         self._members: dict[int, psutil.Process] = {root: self._root}
@@ -83,12 +91,11 @@ class ProcessTree:
             try:
                 with member.oneshot():
                     times, memory_mb = member.cpu_times(), member.memory_info().rss / 1e6
-                    kind = self._kinds.get(member.pid) or self._kind_of(member)
+                    kind = self._kinds.get(member.pid, "starting")
+                    kind = self._kind_of(member) if kind in _UNSURE else kind
             except psutil.NoSuchProcess:
                 continue  # what it had used is known from the look before
-            # A process is forked under its parent's name: ask again until it has one of its own.
-            if kind != "starting":
-                self._kinds[member.pid] = kind
+            self._kinds[member.pid] = kind
             self._cpu_s[member.pid] = times.user + times.system
             by_kind[kind] = by_kind.get(kind, 0.0) + memory_mb
         if sum(by_kind.values()) > self.peak_mb:
@@ -130,7 +137,7 @@ def measure(
         command: the program; stopped when the window is over.
         log: where its output goes.
         frames: environment frames it has counted so far.
-        kind_of: names one of its processes; "starting" as long as it has no name of its own.
+        kind_of: names one of its processes, see `ProcessTree`.
         warm_up_s: seconds after the first frame that do not count.
         seconds: length of the window.
         start_limit_s: how long the first frame may take.

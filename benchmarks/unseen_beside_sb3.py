@@ -1,4 +1,4 @@
-"""The tasks that nobody tuned on, ours beside Stable-Baselines3: the same frames, each with its own defaults, in turns.
+"""Tasks that no family has defaults for, beside Stable-Baselines3: the same frames, each its own defaults, in turns.
 
     python -m benchmarks.unseen_beside_sb3 --peer_python=PATH [--tasks=...] [--half=...] [--seeds=3] [--out=FILE]
 
@@ -59,6 +59,8 @@ class Comparison(NamedTuple):
     def is_as_good(self) -> bool:
         """Whether our mean score reaches the peer's, noise allowed for."""
         mine, theirs = _scores(self.ours), _scores(self.peers)
+        if not all(map(math.isfinite, mine)):
+            return False
         task = UNSEEN[self.task]
         allowed = max(noise(mine, theirs), TOLERATED * (task.good - task.random))
         return statistics.mean(mine) >= statistics.mean(theirs) - allowed
@@ -168,8 +170,11 @@ def _spread(runs: Sequence[Run]) -> str:
 
 
 def _as_json(comparisons: Sequence[Comparison], version: str) -> dict[str, Any]:
+    def plain(run: Run) -> dict[str, Any]:
+        return {name: value if math.isfinite(value) else None for name, value in run._asdict().items()}
+
     runs = [
-        each._asdict() | {"ours": [r._asdict() for r in each.ours], "peers": [r._asdict() for r in each.peers]}
+        each._asdict() | {"ours": list(map(plain, each.ours)), "peers": list(map(plain, each.peers))}
         for each in comparisons
     ]
     return {"peer_version": version, "tasks": runs}

@@ -57,15 +57,15 @@ class EnvSpec(NamedTuple):
     agents_per_env: int
     reports_true_reward: bool = False
     """An episode whose infos hold no `true_reward` has none: its return does not stand for it."""
+    needs_memory: bool = False
+    """One observation does not tell what the policy has to know; the environment says so with `needs_memory = True`."""
 
 
-class Seen(NamedTuple):
-    """What random play for a moment told of an environment, beside its spec; 0 where it told nothing."""
+class EnvProfile(NamedTuple):
+    """What a moment of random play measured of an environment, beyond its spec; None where nothing was measured."""
 
-    step_s: float = 0.0  # median time of a step
-    episode_steps: float = 0.0  # mean length of the episodes that ended
-    largest_pixel: float = 0.0  # of any image
-    needs_memory: bool = False  # the environment says so itself, with an attribute `needs_memory`
+    step_s: float | None = None  # median time of a step
+    largest_pixel: float | None = None  # of any image
 
 
 class EnvContext(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 
 from envs.api import ACTION_MASK, MisfitError
 from envs.spaces import describe
+from envs.wrappers import layers
 
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
@@ -141,9 +142,5 @@ def _shown(value: Any) -> str:
 
 def _accepts_seed(env: Any) -> bool:
     """Whether every layer of an environment can be told a seed when it is reset."""
-    while env is not None:
-        parameters = inspect.signature(env.reset).parameters
-        if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            return False
-        env = getattr(env, "env", None)
-    return True
+    signatures = [inspect.signature(layer.reset).parameters for layer in layers(env)]
+    return all("seed" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()) for names in signatures)

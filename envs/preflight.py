@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.api import ACTION_MASK, EnvContext, EnvError, EnvSpec, MisfitError, Seen, UnsupportedSpaceError
+from envs.api import ACTION_MASK, EnvContext, EnvError, EnvProfile, EnvSpec, MisfitError, UnsupportedSpaceError
 from envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
 from envs.faults import FAILURES
 from envs.registry import ResolvedEnv, make_batch_env
@@ -36,7 +36,7 @@ class Checked(NamedTuple):
 
     spec: EnvSpec
     warnings: list[str]
-    seen: Seen = Seen()
+    profile: EnvProfile = EnvProfile()
 
 
 class _Results(NamedTuple):
@@ -66,7 +66,7 @@ def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: boo
         flight.play()
     finally:
         flight.close()
-    return Checked(flight.spec, flight.warnings, flight.seen())
+    return Checked(flight.spec, flight.warnings, flight.profile())
 
 
 class _Flight:
@@ -82,8 +82,7 @@ class _Flight:
         self._where = "build"
         self._rng = np.random.default_rng(_SEED)
         self._step_seconds: list[float] = []
-        self._ended_after: list[int] = []
-        self._largest_pixel, self._needs_memory = 0.0, False
+        self._largest_pixel: float | None = None
         self.warnings: list[str] = []
 
     def build(self) -> None:
@@ -99,10 +98,9 @@ class _Flight:
             raise error.__cause__ from None
         self.spec = self._batch.spec
         self._hand = hand_of(self._batch)
-        self._needs_memory = _says_that_it_needs_memory(self._hand.env)
 
     def close(self) -> None:
-        """Close what is open; whoever has played soundly may fail in it."""
+        """Close what is open. An environment that fails in it is warned about, not refused."""
         batch, self._batch = self._batch, None
         if batch is None:
             return
@@ -112,14 +110,9 @@ class _Flight:
         except FAILURES as error:
             self.warnings.append(f"--env={self._resolved.name}, close: {error}")
 
-    def seen(self) -> Seen:
-        """What there was to see."""
-        return Seen(
-            statistics.median(self._step_seconds) if self._step_seconds else 0.0,
-            statistics.fmean(self._ended_after) if self._ended_after else 0.0,
-            self._largest_pixel,
-            self._needs_memory,
-        )
+    def profile(self) -> EnvProfile:
+        """Step time and the like, as measured so far."""
+        return EnvProfile(statistics.median(self._step_seconds) if self._step_seconds else None, self._largest_pixel)
 
     def play(self) -> None:
         """Steps until there were enough, through crashes that training would survive as well."""
@@ -161,7 +154,7 @@ class _Flight:
         self._go(_RESET)
         results = self._hand.reset(_SEED + self._attempt)
         self._look(results)
-        has_ended, began_with = False, self._steps
+        has_ended = False
         while not has_ended and not self._has_played_enough(deadline):
             mask = self._masks(results)
             rows = random_actions(self.spec.actions, self._rng, self._hand.num_rows, mask)
@@ -173,8 +166,6 @@ class _Flight:
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
-        if has_ended:
-            self._ended_after.append(self._steps - began_with)
 
     def _has_played_enough(self, deadline: float) -> bool:
         """At least one step: building may have taken longer than the whole check should."""
@@ -201,7 +192,7 @@ class _Flight:
             self._hand.layout.check_range(observation)
             for leaf, view in zip(self._hand.layout.leaves, self._hand.views, strict=True):
                 if leaf.kind == "image":
-                    self._largest_pixel = max(self._largest_pixel, float(view.max()))
+                    self._largest_pixel = max(self._largest_pixel or 0.0, float(view.max()))
         for reward in results.rewards.values():
             _check_reward(reward)
         for agent, info in results.infos.items():
@@ -316,15 +307,6 @@ def hand_of(batch: Any) -> Any:
     if hasattr(env, "possible_agents"):
         return _ParallelHand(env)
     return _SingleHand(env, env.observation_space, env.action_space)
-
-
-def _says_that_it_needs_memory(env: Any) -> bool:
-    """Any layer of wrappers does."""
-    while env is not None:
-        if getattr(env, "needs_memory", False):
-            return True
-        env = getattr(env, "env", None)
-    return False
 
 
 def _check_reward(reward: Any) -> None:

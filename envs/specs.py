@@ -23,7 +23,8 @@ def complete_spec(
     mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
     observations = layout.leaves + mask
     check_mask(observations, actions.leaves)
-    return EnvSpec(observations, actions.leaves, num_agents, bool(find_attribute(env, "true_reward_in_info")))
+    says = [bool(find_attribute(env, name)) for name in ("true_reward_in_info", "needs_memory")]
+    return EnvSpec(observations, actions.leaves, num_agents, *says)
 
 
 def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
@@ -55,8 +56,8 @@ def in_words(spec: EnvSpec) -> str:
     observations = ", ".join(_observation_in_words(leaf) for leaf in spec.observations)
     actions = ", ".join(_action_in_words(leaf) for leaf in spec.actions)
     agents = "1 agent" if spec.agents_per_env == 1 else f"{spec.agents_per_env} agents"
-    objective = ", true_reward_in_info" if spec.reports_true_reward else ""
-    return f"[observations: {observations}; actions: {actions}; {agents}{objective}]"
+    says = ", true_reward_in_info" * spec.reports_true_reward + ", needs_memory" * spec.needs_memory
+    return f"[observations: {observations}; actions: {actions}; {agents}{says}]"
 
 
 def _observation_in_words(leaf: ObservationLeaf) -> str:

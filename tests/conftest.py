@@ -8,6 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from benchmarks.measuring import let_children_hear_hangups
+
+SLOW_TEST_S = 3600.0
+
+
+def pytest_configure() -> None:
+    """Tests of hang-ups are of use under nohup as well. Under pytest-xdist torch computes with one thread each."""
+    let_children_hear_hangups()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several processes on all cores wait for each other
+        torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests may take longer than `timeout` in pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(SLOW_TEST_S))
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None 
         children.setdefault(parent, []).append(pid)
         if group_of == group or ((pid, started) not in strangers and bears(pid, mark)):
             members.append(pid)
-        elif _content(f"/proc/{pid}/environ"):
+        elif mark and _content(f"/proc/{pid}/environ"):
             strangers.add((pid, started))
     found: set[int] = set()
     while members:

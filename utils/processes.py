@@ -217,10 +217,21 @@ def mark_descendants(mark: str) -> mmap.mmap | None:
 
 def is_alive(pid: int) -> bool:
     """The process runs: it has neither vanished nor ended without being waited for. 0 is no process."""
+    return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
+
+
+def is_running(pid: int) -> bool:
+    """The process is alive and not stopped (SIGSTOP)."""
+    return is_alive(pid) and _status(pid) != psutil.STATUS_STOPPED
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """The process has a handler of its own for a signal. False where that cannot be seen, as outside Linux."""
     try:
-        return pid > 0 and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
         return False
+    return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in lines if line.startswith("SigCgt:"))
 
 
 def can_watch() -> bool:
@@ -324,6 +335,14 @@ class _Lossy(io.FileIO):
 def _text_to(descriptor: int, encoding: str = "utf-8") -> io.TextIOWrapper:
     raw = _Lossy(descriptor, "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=True)
+
+
+def _status(pid: int) -> str:
+    """What the system says of a process; empty when there is none."""
+    try:
+        return str(psutil.Process(pid).status()) if pid > 0 else ""
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _read_number(path: Path) -> int | None:

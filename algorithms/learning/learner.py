@@ -86,6 +86,7 @@ class Learner:
         auxiliary_options: Any = None,
         seed: int = 0,
         on_step: Callable[[int], None] | None = None,
+        between_minibatches: Callable[[], None] | None = None,
     ) -> None:
         """Prepare to train.
 
@@ -98,11 +99,14 @@ class Learner:
             seed: of the order of minibatches.
             on_step: called with the policy version to publish the weights: after each optimizer step but the last of
                 an iteration, and at the end of each iteration.
+            between_minibatches: called after each minibatch, also one whose step is skipped, and after `on_step`. May
+                raise to abandon the iteration; the learner is of no further use then.
         """
         self.config = config
         self._model = model
         self._device = torch.device(device)
         self._on_step = on_step
+        self._between_minibatches = between_minibatches or (lambda: None)
         self._columns = ContinuousColumns(action_spec)
         self._auxiliary = _bind_auxiliary(config.auxiliary_loss, auxiliary_options)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -161,11 +165,11 @@ class Learner:
                 is_last = len(steps) == total - 1
                 steps.append(self._sgd_step(minibatch, with_metrics=is_last and with_metrics))
                 kls += [steps[-1].kl] if steps[-1].was_taken else []
-                if steps[-1].was_taken and not is_last:
-                    self._announce()
+                if not is_last:
+                    self._announce(was_taken=steps[-1].was_taken)
             self._schedule.after_epoch(kls)
         self._update_normalizers(whole, steps[:count])
-        self._announce()
+        self._announce(was_taken=True)  # if not, the statistics are new all the same
         num_taken, num_bad = sum(step.was_taken for step in steps), sum(not step.is_sound for step in steps)
         metrics = {}
         if with_metrics:
@@ -249,9 +253,10 @@ class Learner:
             nn.utils.clip_grads_with_norm_(self._weights, limit, norm)
         self._optimizer.step(self._schedule.value)
 
-    def _announce(self) -> None:
-        if self._on_step is not None:
+    def _announce(self, *, was_taken: bool) -> None:
+        if self._on_step is not None and was_taken:
             self._on_step(self._num_updates)
+        self._between_minibatches()
 
     def _update_normalizers(self, whole: Minibatch, first_epoch: list[_Step]) -> None:
         seen, learned = whole.valid, torch.cat([step.valid for step in first_epoch], dim=1)

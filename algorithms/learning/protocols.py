@@ -71,7 +71,7 @@ class Model(Protocol):
         """Take in the observations [T', N, ...] whose mask [T', N] is set, if they are normalised at all."""
 
     def update_returns_normalizer(self, returns: Tensor, mask: Tensor) -> None:
-        """Take in the value targets [T, B] whose mask is set, if they are normalised; keeps every value as it is."""
+        """Take in the value targets [T, B] whose mask is set, if normalised; values stay, but for the first time."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the optimizer changes."""

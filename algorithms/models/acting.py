@@ -9,7 +9,7 @@ Shape letters:  N = agent rows,  H = size of the recurrent state,  F = features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -20,8 +20,6 @@ from algorithms.models.packing import Call, Packable
 
 if TYPE_CHECKING:
     from algorithms.models.actor_critic import ActorCritic, Trunk
-
-Heads = Callable[[Tensor, "Tensor | None"], tuple[Tensor, Tensor]]
 
 
 @runtime_checkable
@@ -40,6 +38,8 @@ def calls_of(module: nn.Module) -> list[Call]:
     kind = type(module)
     if module._forward_hooks or module._forward_pre_hooks:
         return [module]
+    if kind is nn.Identity:
+        return []
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
         return [call for layer in module for call in calls_of(layer)]
     if isinstance(module, Flat) and issubclass(_definer(kind, "calls"), _definer(kind, "forward")):
@@ -56,18 +56,19 @@ class ActingStep:
 
     def __init__(self, model: ActorCritic) -> None:
         """For the weights as they are now."""
-        self._preprocess = model.preprocessor.forward
+        self._leaves = model.preprocessor.calls()
         self._mask = model.mask_of
         self._trunks = [_TrunkCalls(trunk) for trunk in model.trunks]
         self._state_sizes = [trunk.state_size for trunk in model.trunks]
         self._autocast = model.autocast if _leaves_products_to_autocast(model) else None
-        self._heads = _heads_in_one(model) if len(self._trunks) == 1 else None
+        with torch.no_grad():
+            self._heads = model.joined_heads(in_reward_units=True) if len(self._trunks) == 1 else None
         self._policy_head, self._value_head = model.policy_head, model.value_head
         self._denormalize = model.returns_normalizer.denormalize if model.returns_normalizer is not None else None
 
     def __call__(self, observations: Mapping[str, Tensor], state: Tensor) -> StepOutput:
         """See `ActorCritic.act`."""
-        prepared = self._preprocess(observations)
+        prepared = [through(calls, observations[name]) for name, calls in self._leaves]
         if self._autocast is None:
             outputs = self._through_trunks(prepared, state)
         else:
@@ -100,33 +101,17 @@ class _TrunkCalls:
 
     def __call__(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """[N, ...] per leaf and [N, H] -> features [N, F] and the state after."""
-        features = [_through(calls, x) for calls, x in zip(self._encoders, prepared, strict=True)]
-        x = _through(self._layers, features[0] if len(features) == 1 else torch.cat(features, -1))
+        features = [through(calls, x) for calls, x in zip(self._encoders, prepared, strict=True)]
+        x = through(self._layers, features[0] if len(features) == 1 else torch.cat(features, -1))
         x, state = self._step(x, state)
         return x.float(), state
 
 
-def _through(calls: Sequence[Call], x: Tensor) -> Tensor:
+def through(calls: Sequence[Call], x: Tensor) -> Tensor:
+    """What the calls make of x, one after the other."""
     for call in calls:
         x = call(x)
     return x
-
-
-def _heads_in_one(model: ActorCritic) -> Heads:
-    """Both heads, which read the same features, as one product; values in units of reward."""
-    policy, value = model.policy_head, model.value_head.layer
-    value_weight, value_bias = value.weight.detach(), value.bias.detach()
-    if model.returns_normalizer is not None:
-        scale, shift = model.returns_normalizer.scale_and_shift()
-        value_weight, value_bias = value_weight * scale, value_bias * scale + shift
-    weight = torch.cat((policy.layer.weight.detach(), value_weight)).t().contiguous()
-    bias = torch.cat((policy.layer.bias.detach(), value_bias))
-
-    def heads(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        both = torch.addmm(bias, features, weight).float()
-        return policy.finish(both[:, :-1], mask), both[:, -1]
-
-    return heads
 
 
 def _leaves_products_to_autocast(model: ActorCritic) -> bool:

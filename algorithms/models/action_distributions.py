@@ -64,7 +64,7 @@ class ActionDistribution(nn.Module):
             # Gumbel-max: -log E is Gumbel distributed when E is exponential. The floor bounds it by 69, so that no
             # forbidden choice can win.
             noise = torch.empty_like(log_probs).exponential_(generator=generator).clamp_(min=1e-30).log_()
-            chosen = noise.neg_().add_(log_probs).argmax(-1, keepdim=True)
+            chosen = (log_probs - noise).argmax(-1, keepdim=True)
             discrete = chosen.squeeze(-1)
             total = _sum_over_leaves(log_probs.gather(-1, chosen).squeeze(-1))
         if self.num_continuous:

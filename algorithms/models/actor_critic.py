@@ -21,7 +21,7 @@ from algorithms.models.action_distributions import ActionDistribution
 from algorithms.models.api import StepOutput, UnrollOutput
 from algorithms.models.config import ModelConfig
 from algorithms.models.cores import RecurrentCore, build_core
-from algorithms.models.heads import PolicyHead, ValueHead
+from algorithms.models.heads import JoinedHeads, PolicyHead, ValueHead
 from algorithms.models.layers import refresh_spectral_norms
 from algorithms.models.normalization import ReturnsNormalizer
 from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
@@ -122,8 +122,23 @@ class ActorCritic(nn.Module):
         prepared = self.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
         with self.autocast(state.device):
             features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
-        parameters = self.policy_head(features[0], self.mask_of(observations))
-        return UnrollOutput(parameters, self.value_head(features[-1]))
+        mask = self.mask_of(observations)
+        if len(features) == 1:
+            return UnrollOutput(*self.joined_heads()(features[0], mask))
+        return UnrollOutput(self.policy_head(features[0], mask), self.value_head(features[1]))
+
+    def joined_heads(self, *, in_reward_units: bool = False) -> JoinedHeads:
+        """Both heads as one layer, of the weights as they are now, where they read the same features.
+
+        Args:
+            in_reward_units: values as `act` gives them, not as `unroll` does.
+        """
+        weight: Tensor = self.value_head.layer.weight
+        bias: Tensor = self.value_head.layer.bias
+        if in_reward_units and self.returns_normalizer is not None:
+            scale, shift = self.returns_normalizer.scale_and_shift()
+            weight, bias = weight * scale, bias * scale + shift
+        return JoinedHeads.of(self.policy_head, weight, bias)
 
     def update_observation_normalizer(self, observations: Mapping[str, Tensor], mask: Tensor) -> None:
         """Follow the data once per training iteration, after its last gradient step.
@@ -139,7 +154,7 @@ class ActorCritic(nn.Module):
         refresh_spectral_norms(self)
 
     def update_returns_normalizer(self, returns: Tensor, mask: Tensor) -> None:
-        """Follow the returns [T, N] whose mask [T, N] is set, in units of reward; no value changes with them."""
+        """Follow the returns [T, N] whose mask is set, in units of reward; values stay, but for the first time."""
         if self.returns_normalizer is not None:
             self.returns_normalizer.update_preserving(self.value_head.layer, returns, mask)
 

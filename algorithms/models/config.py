@@ -62,6 +62,13 @@ class ModelConfig:
     rnn_num_layers: int = option(
         1, "Recurrent layers on top of each other. Each adds a step's cost and a state", minimum=1, maximum=MAX_LAYERS
     )
+    rnn_chrono_init: int = option(
+        0,
+        "Recurrent units begin by remembering for 1 to this many steps, each for a time of its own: about as many as "
+        "may lie between a cue and its use. 0: gates start half open, and a unit forgets within a few steps",
+        minimum=0,
+        maximum=100_000,
+    )
     actor_critic_share_weights: bool = option(
         True,
         "One encoder and core for policy and value. False doubles the cost and keeps a large value loss from "

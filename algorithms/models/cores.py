@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.activations import tanh
 from algorithms.models.config import ModelConfig
 from algorithms.models.layers import initialize
 from algorithms.models.packing import PackedMatrix
@@ -65,6 +66,8 @@ class _GruLayer(_RecurrentLayer):
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__(inputs, config, num_gates=3)
         self.state_size = self.size
+        if config.rnn_chrono_init:
+            self.input_bias.data[self.size : 2 * self.size] = _chrono_bias(self.size, config.rnn_chrono_init)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if self._packed is not None:
@@ -75,7 +78,7 @@ class _GruLayer(_RecurrentLayer):
         gates = (2 * self.size, self.size)
         (projected_gates, projected_n), (gates_before, n_before) = projected.split(gates, 1), recurrent.split(gates, 1)
         r, z = (projected_gates + gates_before).sigmoid_().chunk(2, 1)
-        n = torch.addcmul(projected_n, r, n_before).tanh_()
+        n = tanh(torch.addcmul(projected_n, r, n_before), in_place=True)
         h = torch.lerp(n, state, z)
         return h, h
 
@@ -96,6 +99,9 @@ class _LstmLayer(_RecurrentLayer):
         self.state_size = 2 * self.size
         # Remember by default: a forget gate that starts half shut loses a cue within a few steps.
         self.input_bias.data[self.size : 2 * self.size] = 1.0
+        if config.rnn_chrono_init:
+            forget = _chrono_bias(self.size, config.rnn_chrono_init)
+            self.input_bias.data[: 2 * self.size] = torch.cat((-forget, forget))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         h, c = state.chunk(2, 1)
@@ -106,8 +112,8 @@ class _LstmLayer(_RecurrentLayer):
             gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
             gates += nn.functional.linear(h, self.recurrent_weight)
         i, f, g, o = gates.chunk(4, 1)
-        c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
-        h = o.sigmoid() * c.tanh()
+        c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), tanh(g))
+        h = o.sigmoid() * tanh(c)
         return h, torch.cat((h, c), 1)
 
     def pack(self, dtype: torch.dtype) -> None:
@@ -120,6 +126,15 @@ class _LstmLayer(_RecurrentLayer):
         h, c = state.chunk(2, 1)
         projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
         return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight, self.dtype)
+
+
+def _chrono_bias(units: int, longest: int) -> Tensor:
+    """[units] biases with which a gate keeps a state for times drawn evenly from 1 to `longest` steps.
+
+    Source: Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018, arXiv:1804.11188, section 2. A gate
+    that keeps sigmoid(b) of the state in each step forgets over 1 + e^b steps.
+    """
+    return torch.empty(units).uniform_(1.0, max(2.0, float(longest) - 1.0)).log()
 
 
 class RecurrentCore(nn.Module):

@@ -136,9 +136,7 @@ def _automatic_name(leaf: ObservationLeaf) -> str:
         return "conv_simple"
     if find_encoder("minigrid_tiny").minimum_size <= min(height, width) and max(height, width) <= _TINY_IMAGE:
         return "minigrid_tiny"
-    if find_encoder("conv_small").minimum_size <= min(height, width):
-        return "conv_small"
-    return "resnet_impala"
+    return "conv_small"
 
 
 def _fitting(leaf: ObservationLeaf) -> list[str]:

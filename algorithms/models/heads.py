@@ -6,6 +6,7 @@ Shape letters:  F = features,  P = numbers that describe an action distribution,
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,29 @@ class ValueHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """[..., F] -> [...] float32."""
         return self.layer(features).float().squeeze(-1)
+
+
+class JoinedHeads(NamedTuple):
+    """Policy and value head that read the same features, as one layer: one product instead of two.
+
+    When learning, the gradients of the features are then one small product too, instead of two and their sum, which are
+    as large as a layer's output.
+    """
+
+    policy: PolicyHead
+    weight: Tensor  # [outputs of the policy's layer + 1, F]
+    bias: Tensor
+
+    @classmethod
+    def of(cls, policy: PolicyHead, value_weight: Tensor, value_bias: Tensor) -> JoinedHeads:
+        """For weights as they are now; of the value [1, F] and [1]."""
+        weight = torch.cat((policy.layer.weight, value_weight))
+        return cls(policy, weight, torch.cat((policy.layer.bias, value_bias)))
+
+    def __call__(self, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[..., F], [..., M] or None -> parameters [..., P] and values [...], float32."""
+        both = nn.functional.linear(features, self.weight, self.bias).float()
+        return self.policy.finish(both[..., :-1], mask), both[..., -1]
 
 
 def _column_kinds(spec: ActionSpec) -> tuple[list[str], list[int]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from algorithms.models.acting import calls_of
-from algorithms.models.activations import Elu
+from algorithms.models.activations import Elu, Tanh
 from algorithms.models.config import ModelConfig
 from algorithms.models.convolutions import Conv2d, PixelConv
 from algorithms.models.packing import Call, InputLinear, Linear
@@ -24,7 +24,7 @@ def activation(config: ModelConfig, *, in_place: bool = False) -> nn.Module:
     """The nonlinearity of the options. In place, what it is given is lost, and less is kept for the gradient."""
     if config.nonlinearity == "elu":
         return Elu(in_place=in_place)
-    return nn.ReLU(inplace=in_place) if config.nonlinearity == "relu" else nn.Tanh()
+    return nn.ReLU(inplace=in_place) if config.nonlinearity == "relu" else Tanh(in_place=in_place)
 
 
 @torch.no_grad()
@@ -99,13 +99,15 @@ def head(inputs: int, outputs: int, gain: float, config: ModelConfig) -> nn.Line
     return layer
 
 
-def conv_output_size(size: int, kernel: int, stride: int) -> int:
-    """Pixels along one side after a convolution without padding."""
-    return (size - kernel) // stride + 1
+def conv_output_size(size: int, kernel: int, stride: int, padding: int = 0) -> int:
+    """Pixels along one side after a convolution."""
+    return (size + 2 * padding - kernel) // stride + 1
 
 
 class ConvStack(nn.Module):
-    """Convolutions without padding, each followed by the activation: what encoders of plain images are made of.
+    """Convolutions, each followed by the activation: what encoders of plain images are made of.
+
+    Without padding, strides that do not divide the image leave out some of its last rows and columns.
 
     Subclasses name their `stages`. Satisfies `api.Encoder` for images.
     """
@@ -115,6 +117,8 @@ class ConvStack(nn.Module):
     minimum_size: ClassVar[int]
     stages: ClassVar[Sequence[tuple[int, int, int]]]
     """(channels, kernel, stride) of each convolution."""
+    padding: ClassVar[int] = 0
+    """Zeros on every side of what each convolution reads."""
 
     def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
         super().__init__()
@@ -122,8 +126,10 @@ class ConvStack(nn.Module):
         layers: list[nn.Module] = []
         for outputs, kernel, stride in self.stages:
             make = conv if layers else pixel_conv
-            layers += [make(channels, outputs, kernel, stride, config), activation(config, in_place=True)]
-            channels, height, width = outputs, *(conv_output_size(side, kernel, stride) for side in (height, width))
+            layers.append(make(channels, outputs, kernel, stride, config, self.padding))
+            layers.append(activation(config, in_place=True))
+            sides = (conv_output_size(side, kernel, stride, self.padding) for side in (height, width))
+            channels, height, width = outputs, *sides
         self.layers = nn.Sequential(*layers, FlattenImage())
         self.output_size = channels * height * width
 

@@ -1,6 +1,7 @@
 """Running mean and standard deviation of vector observations and of returns.
 
-Only the learner updates them, once at the end of a training iteration: within an iteration, and between the policy
+Only the learner updates them, once at the end of a training iteration, and that of returns once before the first one
+learns anything: within an iteration, and between the policy
 worker and the learner at equal weights, the same input gives the same output.
 
 All state is float32, so that it travels with the flat weights. Plain float32 would stop moving: after 1e9 samples a
@@ -18,6 +19,9 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from algorithms.models.acting import through
+from algorithms.models.packing import Call
 
 _SMALLEST_SPREAD = 1e-3  # of returns, beside their mean
 CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known
@@ -78,8 +82,13 @@ class ObservationNormalizer(RunningMoments):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> the same shape."""
+        return through(self.calls(), x)
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
         # A feature that never changed has variance 0: the added 1e-5 keeps its rounding noise small.
-        return ((x - self.mean) * torch.rsqrt(self.variance + 1e-5)).clamp_(-CLIP, CLIP)
+        mean, scale = self.mean, torch.rsqrt(self.variance + 1e-5)
+        return [lambda x: ((x - mean) * scale).clamp_(-CLIP, CLIP)]
 
 
 class ReturnsNormalizer(RunningMoments):
@@ -109,7 +118,7 @@ class ReturnsNormalizer(RunningMoments):
             bias'   = (bias * s + m - m') / s'
 
         Not so the first time: the critic knows nothing yet, and the mean of the returns is a better guess than its own.
-        Source: PopArt, equations (8) and (9).
+        Source: PopArt, proposition 1.
 
         Args:
             layer: [..., F] -> [..., 1], the last one.

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.acting import calls_of, through
 from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import (
     choose_encoder,
@@ -21,6 +23,7 @@ from algorithms.models.encoder_registry import (
 )
 from algorithms.models.layers import fully_connected
 from algorithms.models.normalization import ObservationNormalizer
+from algorithms.models.packing import Call
 from envs.api import ObservationLeaf
 from utils.options import ConfigError
 
@@ -63,16 +66,19 @@ class Preprocessor(nn.Module):
 
     def forward(self, observations: Mapping[str, Tensor]) -> list[Tensor]:
         """name -> [B, ...] in the environment's dtypes to one tensor [B, ...] per leaf."""
-        prepared = []
+        return [through(calls, observations[name]) for name, calls in self.calls()]
+
+    def calls(self) -> list[tuple[str, list[Call]]]:
+        """What `forward` does to each leaf, by name and in order, for the statistics as they are now."""
+        found: list[tuple[str, list[Call]]] = []
         for leaf, normalizer, factor in zip(self.leaves, self.normalizers, self.factors, strict=True):
-            x = observations[leaf.name]
             if leaf.kind == "image":
-                prepared.append(self._scaled(x, factor))
+                found.append((leaf.name, [partial(self._scaled, factor=factor)]))
             elif leaf.kind == "vector":
-                prepared.append(normalizer(x.float().flatten(1)))
+                found.append((leaf.name, [_as_vectors, *calls_of(normalizer)]))
             else:
-                prepared.append(x.flatten(1).long())
-        return prepared
+                found.append((leaf.name, [_as_categories]))
+        return found
 
     def update(self, observations: Mapping[str, Tensor], mask: Tensor) -> None:
         """Take in the rows [..., *shape] where mask [...] is true."""
@@ -90,6 +96,14 @@ class Preprocessor(nn.Module):
         if factor is not None:
             x.mul_(factor)
         return x.to(self.image_dtype)
+
+
+def _as_vectors(x: Tensor) -> Tensor:
+    return x.float().flatten(1)
+
+
+def _as_categories(x: Tensor) -> Tensor:
+    return x.flatten(1).long()
 
 
 class ObservationEncoder(nn.Module):

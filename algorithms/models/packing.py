@@ -10,6 +10,7 @@ the plain product, to the rounding of float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -83,6 +84,12 @@ class Linear(nn.Linear):
         """[..., inputs] -> [..., outputs]."""
         return super().forward(x) if self._packed is None else self._packed(x)
 
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        if self._packed is not None:
+            return [self._packed]
+        return [partial(nn.functional.linear, weight=self.weight.detach(), bias=_detached(self.bias))]
+
     @property
     def is_packed(self) -> bool:
         """See `Packable`."""
@@ -92,6 +99,11 @@ class Linear(nn.Linear):
         """See `Packable`; small layers stay as they are."""
         if self.weight.numel() >= _WORTH_PACKING:
             self._packed = PackedMatrix(self.weight, self.bias, dtype)
+
+
+# Where the gradient of the weights is computed the other way round: 1056 rows of 4 inputs and 512 outputs, forth and
+# back, in 0.47 instead of 1.73 ms (EPYC with AVX2); 17 inputs gain nothing.
+_FEW_INPUTS, _WORTH_TRANSPOSING = 16, 32_768
 
 
 class InputLinear(Linear):
@@ -107,14 +119,29 @@ class InputLinear(Linear):
             return self._packed(x)
         kind = x.device.type
         if not torch.is_autocast_enabled(kind):
-            return super().forward(x)
+            return self._multiply(x)
         with torch.autocast(kind, enabled=False):
-            return super().forward(x).to(torch.get_autocast_dtype(kind))
+            return self._multiply(x).to(torch.get_autocast_dtype(kind))
+
+    def calls(self) -> list[Call]:
+        """See `acting.Flat`."""
+        (call,) = super().calls()
+        kind = self.weight.device.type
+        if self._packed is not None:
+            return [call]
+        return [lambda x: self.forward(x) if torch.is_autocast_enabled(kind) else call(x)]
 
     def pack(self, dtype: torch.dtype) -> None:
         """See `Packable`; in float32."""
         if self.weight.numel() >= _WORTH_PACKING:
             self._packed = PackedMatrix(self.weight, self.bias, torch.float32, dtype)
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        is_narrow = self.in_features <= _FEW_INPUTS and x.dim() == 2 and x.device.type == "cpu"
+        if is_narrow and torch.is_grad_enabled() and len(x) * self.out_features >= _WORTH_TRANSPOSING:
+            # The gradient of a transposed copy is x' g, that of the weight itself g' x, which MKL computes slowly.
+            return nn.functional.linear(x, self.weight.t().contiguous().t(), self.bias)
+        return super().forward(x)
 
 
 def numbers_of(pixels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,6 +163,10 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or not has_operations:
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _detached(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()
 
 
 def _copied(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:

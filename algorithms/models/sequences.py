@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from algorithms.models.activations import tanh_
+
 
 class GruSequence(torch.autograd.Function):
     """h_t = (1 - z) * n + z * p with p = keep_t * h_{t-1}, r and z sigmoids, n = tanh(i_n + r * (U_n p + b_n))."""
@@ -58,7 +60,7 @@ class GruSequence(torch.autograd.Function):
             r_and_z.sigmoid_()
             new_part[t] = recurrent[:, 2 * size :]
             n = torch.addcmul(projected[t, :, 2 * size :], r_and_z[:, :size], new_part[t], out=gates[t, :, 2 * size :])
-            state = torch.lerp(n.tanh_(), p, r_and_z[:, size:], out=states[t])
+            state = torch.lerp(tanh_(n), p, r_and_z[:, size:], out=states[t])
         ctx.save_for_backward(previous, gates, new_part, keep, weight)
         return states
 
@@ -120,11 +122,11 @@ class LstmSequence(torch.autograd.Function):
             q = torch.mul(cell, keep[t], out=previous_cell[t])
             torch.add(projected[t], torch.mm(p.to(dtype), transposed), out=gates[t])
             gates[t, :, : 2 * size].sigmoid_()
-            gates[t, :, 2 * size : 3 * size].tanh_()
+            tanh_(gates[t, :, 2 * size : 3 * size])
             gates[t, :, 3 * size :].sigmoid_()
             i, f, g, o = gates[t].chunk(4, 1)
             cell = torch.addcmul(f * q, i, g)
-            state = torch.mul(o, torch.tanh(cell, out=squashed[t]), out=states[t])
+            state = torch.mul(o, tanh_(squashed[t].copy_(cell)), out=states[t])
         ctx.save_for_backward(previous, previous_cell, gates, squashed, keep, weight)
         return states
 

@@ -15,7 +15,8 @@ class SamplingConfig:
     num_workers: int = option(-1, "Actor workers, processes that step environments. -1: one per CPU core", minimum=-1)
     num_envs_per_worker: int = option(
         2,
-        "Environments that each actor worker steps. More make larger batches for the policy and older data",
+        "Environments that each actor worker steps, a multiple of --worker_num_splits. More make larger batches for "
+        "the policy and older data",
         minimum=1,
     )
     worker_num_splits: int = option(
@@ -34,7 +35,7 @@ class SamplingConfig:
         10.0,
         "At the start, each environment takes another number of random steps, so that episodes do not end all at once: "
         "up to 1000 or one whole episode, for no longer than this many seconds. Actor i of n may spend i/n of them, so "
-        "the first samples at once. 0: every episode begins at its beginning",
+        "the first samples almost at once. 0: every episode begins at its beginning",
         minimum=0.0,
         maximum=86_400.0,
     )

@@ -148,8 +148,9 @@ class Driver:
         self._workforce.stop_replacing()
         try:
             self.save()
-        except Exception:  # the failure before is the one that the user has to know
-            log.debug("no checkpoint after %r:\n%s", failure.splitlines()[-1], traceback.format_exc())
+        except Exception as error:
+            log.warning("no checkpoint after %r: %r", failure.splitlines()[-1], error)
+            log.debug("%s", traceback.format_exc())
 
     @property
     def is_saved(self) -> bool:
@@ -176,8 +177,9 @@ class Driver:
         for report in reports:
             try:
                 self._take(report)
-            except Exception:
-                log.debug("a report was not taken:\n%s", traceback.format_exc())
+            except Exception as error:
+                log.warning("a report was not taken: %r", error)
+                log.debug("%s", traceback.format_exc())
 
     def _take(self, report: Report) -> None:
         if isinstance(report, PolicyRestored) and self._arrays["policy_begun"][report.policy]:
@@ -246,6 +248,8 @@ class Driver:
         if report.checkpoint:
             frames = report.run_state["env_frames"]
             log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
+        elif self._experiment.starts:
+            log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
 
     def _publish_progress(self) -> None:
         self._arrays["run_env_frames"][0] = self.statistics.total_env_frames

@@ -24,7 +24,7 @@ from utils.files import DiskTrouble, atomic_write_text, keep_small
 from utils.options import ConfigError
 
 LOCK_FILE = ".lock"
-# Of each log; its predecessor may be as large. Who crashes again and again, or prints in every step, fills no disk.
+# Of each log; its predecessor may be as large. A worker that crashes or prints repeatedly does not fill the disk.
 LOG_BYTES = 5_000_000
 _BOUND_LOGS_EVERY_S = 1.0
 _COMMAND_LINES_FILE = "command_lines.txt"
@@ -49,6 +49,8 @@ class Experiment:
         self.events_file = folder / "events.jsonl"
         self.summary_file = folder / "summary.json"
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
+        # An earlier start has trained with the options of this one, but for where, how long and what it reports.
+        self.is_proven = False
         self._unwritten: set[Path] = set()  # of those below, what the disk has not taken yet
         self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
         self._config = ""
@@ -99,13 +101,10 @@ class Experiment:
         """Where a process writes its log."""
         return self.log_dir / f"{worker}.txt"
 
-    is_proven = False
-    """An earlier start has trained with the options of this one, but for where, how long and what it reports."""
-
     def accept(self) -> None:
         """This start's options work, and fit what lies here: from now on they are those that a resume begins from.
 
-        To be called before anything is saved. The options of a start that never came so far are nobody's.
+        To be called before anything is saved. The options of a start that did not come so far are forgotten.
         """
         self._record[self.config_file] = self._config
         self._unwritten.add(self.config_file)
@@ -261,7 +260,7 @@ def _text(path: Path) -> str:
 
 
 def _same_but_for_run(saved: str, config: TrainConfig) -> bool:
-    """The text of config.json says the same of everything but place, end and reports of the run."""
+    """Whether the options in the text of config.json are these, but for the options of the run itself."""
     try:
         before = from_json(saved)
     except ConfigError:  # an option was removed since, or its range changed

@@ -110,7 +110,7 @@ class Saver:
     def why_unsaved(self) -> str:
         """Why what was learned last is not on disk; empty when it is."""
         if self._open:
-            return "the disk did not take it in time"
+            return "its learner did not report in time that it is on disk"
         return next(iter(self._last_failure.values()), "")
 
     def _maybe_save_best(self, policy: int) -> None:

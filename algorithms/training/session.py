@@ -23,7 +23,7 @@ from algorithms.workers.jobs import ModelJob
 from algorithms.workers.launch_pad import LaunchPad, RunFailed, TimeLimit
 from algorithms.workers.restarts import RestartLimits
 from algorithms.workers.supervisor import Supervisor
-from envs.api import EnvSpec, Seen
+from envs.api import EnvProfile, EnvSpec
 from envs.preflight import Checked, check_environment
 from envs.registry import probe, resolve
 from utils.logs import log_to_terminal_and_file
@@ -62,8 +62,8 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
         stop.restore()
 
 
-def look(resolved: ResolvedConfig, stop: StopSignals) -> tuple[EnvSpec, Seen]:
-    """What an environment looks like when it is played for a moment, in a process of its own.
+def profile_environment(resolved: ResolvedConfig, stop: StopSignals) -> tuple[EnvSpec, EnvProfile]:
+    """Play an environment for a moment, in a process of its own: its spec and its profile.
 
     Raises:
         ConfigError: it cannot be trained on, does not start, or a signal came first.
@@ -76,8 +76,8 @@ def look(resolved: ResolvedConfig, stop: StopSignals) -> tuple[EnvSpec, Seen]:
     finally:
         pad.kill_everything()
     if checked is None:
-        raise ConfigError("a signal came before the environment had been looked at")
-    return checked.spec, checked.seen
+        raise ConfigError("a signal came before the environment had been checked")
+    return checked.spec, checked.profile
 
 
 def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: StopSignals) -> int:
@@ -86,7 +86,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], pad: LaunchPad, stop: 
         if checked is None:
             return stop.exit_code
         spec = checked.spec
-        resolved = fitted(resolved, spec, checked.seen)
+        resolved = fitted(resolved, spec, checked.profile)
         config = resolved.config
         check_with_spec(config, spec)
         sizes = wiring.sizes_of(config, spec)
@@ -220,7 +220,8 @@ def _fail(cause: str) -> int:
     first, *rest = cause.strip().splitlines()
     for line in [first, *rest[:-1]] if rest else []:
         log.error("%s", line)
-    log.error("run failed: %s", f"{first.rstrip(':')}: {rest[-1]}" if rest else first)
+    said = "" if not rest or first.startswith("Traceback") else f"{first.rstrip(':')}: "
+    log.error("run failed: %s", said + (rest[-1] if rest else first))
     return EXIT_FAILED
 
 

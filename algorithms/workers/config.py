@@ -71,8 +71,8 @@ class WorkersConfig:
     )
     snapshot_every_sec: float = option(
         10.0,
-        "How often a learner keeps its optimizer's state in memory, for the learner that replaces it when it is lost; "
-        "weights are kept after every optimizer step",
+        "How often a learner keeps its optimizer's state in memory, at the end of an iteration, for the learner that "
+        "replaces it when it is lost; weights are kept after every optimizer step",
         minimum=0.0,
     )
     policy_worker_threads: int = option(

@@ -136,6 +136,11 @@ def kind_of(recipe: Recipe, sizes: Sizes) -> Kind:
     return Kind.POLICY_WORKER if recipe.process < first_learner(sizes) else Kind.LEARNER
 
 
+def uses_torch(recipe: Recipe, sizes: Sizes) -> bool:
+    """It is a policy worker or a learner."""
+    return kind_of(recipe, sizes) is not Kind.ACTOR
+
+
 def first_learner(sizes: Sizes) -> int:
     """The place of policy 0's learner among the processes."""
     return sizes.processes - sizes.policies

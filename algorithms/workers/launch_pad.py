@@ -39,6 +39,10 @@ CANCEL_CHECK_S = 0.1
 CLEAR_UP_S = 5.0
 # The server may have to import everything first, from a slow disk; the guardian ends at once.
 START_S, GUARDIAN_S = 120.0, 3.0
+# How long torch stays imported for the next worker that is lost.
+TORCH_KEPT_S = 300.0
+# Free bytes, twice what the server holds, below which a lost worker's successor imports torch itself.
+MEMORY_FOR_TORCH = 500 * 2**20
 _MAX_SOCKET_FOLDER_BYTES = 70
 
 
@@ -87,6 +91,7 @@ class LaunchPad:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self._torch_server = TorchServer()
+        self._torch_needed_at = self._torch_expected_by = 0.0
         self._owns_tracker = _tracker_pid() is None
         with withheld_from_new_processes():
             resource_tracker.ensure_running()  # first: it lets some of them through again
@@ -110,16 +115,40 @@ class LaunchPad:
         """For a run without workers, whose environments live in this process: what they start ends with the run."""
         os.environ[processes.MARK_VARIABLE] = self.mark
 
-    def forget_torch(self) -> None:
-        """All that needed the server have been started: give its memory back, where their ends are seen without it."""
-        if processes.can_watch():
-            end_forkserver(self._torch_server.server)
+    def forget_torch(self, unused_for_s: float = 0.0) -> None:
+        """End the server, which holds memory, once no process has needed it for so long.
+
+        Where the ends of its children are not seen without it, it stays.
+        """
+        if processes.can_watch() and time.monotonic() - self._torch_needed_at >= unused_for_s:
+            self._torch_server.is_waited_for = False
+            self._torch_server.end()
+
+    def prepare_start(self, *, uses_torch: bool) -> bool:
+        """Whether a process can be started now; False while the server, once ended, imports torch for it again.
+
+        The server then serves those that follow as well: what ends one worker may end others. Where it dies or hangs,
+        or memory is short, the process is to import torch itself.
+        """
+        server = self._torch_server
+        if not uses_torch or server.is_waited_for:
+            return True
+        now = self._torch_needed_at = time.monotonic()
+        is_late = now > self._torch_expected_by
+        if processes.is_alive(server.pid):
+            return is_late or not server.is_importing()
+        if is_late and processes.available_memory() > MEMORY_FOR_TORCH:
+            self._torch_expected_by = now + START_S
+            with contextlib.suppress(OSError):  # no memory or no descriptors
+                self.import_torch()
+                return False
+        return True
 
     def process(
         self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str, *, uses_torch: bool = False
     ) -> BaseProcess:
         """A process to be started, with torch imported if it uses that and the server for it runs."""
-        if uses_torch and processes.is_alive(self._torch_server.pid):
+        if uses_torch and self._torch_server.serves():
             return self._torch_server.process(target, arguments, name)
         process: BaseProcess = self.context.Process(target=target, args=arguments, name=name)
         return process
@@ -241,8 +270,8 @@ class LaunchPad:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it is stopped
             guardian_process.wait(GUARDIAN_S)
         guardian_process.stdout.close()
-        for server in (_forkserver(), self._torch_server.server):
-            end_forkserver(server)
+        self._torch_server.end()
+        end_forkserver(_forkserver())
         if self._owns_tracker:
             _end_resource_tracker()
         this_process: Any = multiprocessing.current_process()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,8 +53,13 @@ class LearnerCore:
         snapshot: WeightsBuffer,
         counters: WorkerCounters,
         job: LearnerJob,
+        between_minibatches: Callable[[], None] | None = None,
     ) -> None:
-        """Builds the network from the seed; `begin` may replace its weights. `snapshot`: for a successor."""
+        """Builds the network from the seed; `begin` may replace its weights.
+
+        `snapshot`: for a successor. `between_minibatches`: called when a checkpoint may be taken in the middle of an
+        iteration; it may raise to abandon that, and all further training.
+        """
         torch.manual_seed(job.seed)
         self.job = job
         self._arrays = arrays
@@ -71,12 +77,14 @@ class LearnerCore:
             auxiliary_options=job.auxiliary_options,
             seed=job.seed,
             on_step=self._after_sgd_step,
+            between_minibatches=self._after_minibatch,
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
         self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)
         self._next_snapshot = 0.0
         self._has_rolled_back = False  # since the last snapshot
         self._rollbacks = 0
+        self._between_minibatches = between_minibatches
         self._reports: list[Report] = []
         self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
         # On the CPU the weights are published from where they lie.
@@ -205,9 +213,13 @@ class LearnerCore:
     def _after_sgd_step(self, num_updates: int) -> None:
         """Publishing every step keeps the policy lag a third lower than once an iteration, at the same speed."""
         del num_updates
-        self._counters.beat()
         self._counters.lap(Timer.LEARNER_TRAIN)
         self.publish()
+
+    def _after_minibatch(self) -> None:
+        self._counters.beat()
+        if self._between_minibatches is not None:
+            self._between_minibatches()
 
     def _find(self) -> checkpoints.Checkpoint | None:
         """What this policy begins with; None: nothing, it is new."""

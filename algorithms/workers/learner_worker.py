@@ -24,6 +24,10 @@ LAST_WRITE_S = 1.5
 FINISH_COMMAND_S = 0.2
 
 
+class _Stopped(Exception):
+    """The rest of an iteration is of no use any more."""
+
+
 class LearnerWorker(Worker):
     """Trains one policy; steps no environment and acts for nobody.
 
@@ -42,7 +46,7 @@ class LearnerWorker(Worker):
         job, bells = self.job, self.bells
         weights = self.start.memory.open_weights(job.policy)
         snapshot = self.start.memory.open_snapshot(job.policy)
-        self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job)
+        self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job, self._serve)
         self._writer = CheckpointWriter(self._core.folder)
         assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)
         ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
@@ -56,9 +60,7 @@ class LearnerWorker(Worker):
 
     def step(self) -> None:
         """Train on the next batch, or sleep a moment."""
-        for command in self.commands.receive(FINISH_COMMAND_S):
-            self._obey(command)
-        self.report(*self._writer.finished())
+        self._obey_commands()
         if self.job.sampler_only:
             self._feeder.drop_ready(LONGEST_SLEEP_S)
             return
@@ -66,7 +68,10 @@ class LearnerWorker(Worker):
         if staging is None:
             return
         is_due = time.monotonic() >= self._next_report
-        report = self._core.train(staging, with_metrics=is_due)
+        try:
+            report = self._core.train(staging, with_metrics=is_due)
+        except _Stopped:
+            return
         self._feeder.done(staging)
         if is_due:
             self._next_report = time.monotonic() + REPORT_EVERY_S
@@ -80,6 +85,19 @@ class LearnerWorker(Worker):
         if hasattr(self, "_writer"):
             self._writer.close(LAST_WRITE_S)
             self.report(*self._writer.finished())
+
+    def _serve(self) -> None:
+        """An iteration may take minutes, and neither a checkpoint nor the end of the run waits for it."""
+        self._obey_commands()
+        if self.counters.stop_requested:
+            raise _Stopped
+
+    def _obey_commands(self) -> None:
+        for command in self.commands.receive(FINISH_COMMAND_S):
+            self._obey(command)
+        news = [*self._core.pop_reports(), *self._writer.finished()]
+        if news or self.reports.is_waiting:
+            self.report(*news)
 
     def _obey(self, command: SaveCheckpoint) -> None:
         self.counters.lap(Timer.LEARNER_TRAIN)

@@ -131,7 +131,7 @@ class PolicyCore:
         split = slabs.actor * sizes.splits + slabs.split
         block = split * sizes.blocks + slabs.block
         chunk, offset = np.divmod(slabs.step, sizes.recurrence)
-        slab_of = np.stack(
+        slab_of = np.array(
             (
                 block * (sizes.rollout + 1) + slabs.step,
                 block * sizes.rollout + slabs.step,

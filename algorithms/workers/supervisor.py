@@ -45,8 +45,9 @@ from algorithms.workers.incarnations import (
     await_ends,
     first_learner,
     kind_of,
+    uses_torch,
 )
-from algorithms.workers.launch_pad import LaunchPad, RunFailed, describe_exit
+from algorithms.workers.launch_pad import TORCH_KEPT_S, LaunchPad, RunFailed, describe_exit
 from algorithms.workers.queue_memory import make_queues
 from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
 from algorithms.workers.worker import (
@@ -122,8 +123,8 @@ class Supervisor:
             search_path=self._pad.search_path,
         )
         arguments = (recipe.worker_type, start, recipe.job)
-        uses_torch = kind_of(recipe, arrays.sizes) is not Kind.ACTOR
-        process = self._pad.process(run_worker, arguments, recipe.name, uses_torch=uses_torch)
+        with_torch = uses_torch(recipe, arrays.sizes)
+        process = self._pad.process(run_worker, arguments, recipe.name, uses_torch=with_torch)
         of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         with contextlib.closing(bells.parcel):
@@ -152,8 +153,9 @@ class Supervisor:
         return {}
 
     def measure_memory(self) -> None:
-        """Note how much memory every worker occupies, and clear away what their environments left to end."""
+        """Note how much memory every worker occupies; let what has ended, or is of no use any more, vanish."""
         reap_orphans(self._known_pids())
+        self._pad.forget_torch(TORCH_KEPT_S)
         for worker in self.workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(worker.pid).memory_info().rss
@@ -194,7 +196,7 @@ class Supervisor:
         """Let those that ended, and those that hang, be followed by others.
 
         Raises:
-            RunFailed: nobody can be replaced any more, or somebody is not and the run cannot do without it.
+            RunFailed: no worker can be replaced any more, or one is given up that the run cannot do without.
         """
         if any(worker.exit_code == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)
@@ -236,9 +238,7 @@ class Supervisor:
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """End the actors, so that what is saved next counts every frame there will ever be; their last reports."""
-        self._successors = [
-            one for one in self._successors if kind_of(one.recipe, self._arrays.sizes) is not Kind.ACTOR
-        ]
+        self._successors = [one for one in self._successors if uses_torch(one.recipe, self._arrays.sizes)]
         return self._retire([worker for worker in self.workers if self._kind(worker) is Kind.ACTOR], timeout_s)
 
     def stop(self, timeout_s: float) -> list[Report]:
@@ -250,7 +250,7 @@ class Supervisor:
         for worker in retiring:
             self._arrays["stop"][worker.recipe.process] = 1
         self._ring_all()
-        # Who has more to tell than a queue holds needs room.
+        # A worker that has more reports than its queue holds needs room.
         living = await_ends(retiring, timeout_s, lambda talking: self._undelivered.extend(self._drain(talking)))
         for worker in living:
             log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
@@ -265,8 +265,8 @@ class Supervisor:
 
     def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
         now = time.monotonic()
-        for successor in self._successors:
-            timeout_s = min(timeout_s, max(0.0, successor.due - now))
+        for successor in self._successors:  # one that is due waits for torch
+            timeout_s = min(timeout_s, max(channels.BUSY_POLL_S, successor.due - now))
         if any(worker.inbox.is_busy or worker.outbox.is_waiting for worker in self.workers):
             timeout_s = min(timeout_s, channels.BUSY_POLL_S)
         by_sentinel = {worker.sentinel: worker for worker in self.workers}
@@ -305,7 +305,8 @@ class Supervisor:
         self._clear_up_behind(worker)
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
         # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
-        has_worked = self._has_worked(worker) and (failure is None or now - worker.started_at > LONG_LIFE_S)
+        work_counts = failure is None or now - worker.started_at > LONG_LIFE_S
+        has_worked = work_counts and self._did(worker, WORTH_A_RESTART)
         loss = Loss(in_setup, failure is not None, failure is not None and failure.is_final, has_worked)
         decision = self.restarts.judge(recipe.name, kind, loss)
         cause = _last_line(failure.traceback) if failure else what
@@ -334,6 +335,8 @@ class Supervisor:
     def _start_successors(self) -> None:
         now = time.monotonic()
         for successor in [one for one in self._successors if one.due <= now]:
+            if not self._pad.prepare_start(uses_torch=uses_torch(successor.recipe, self._arrays.sizes)):
+                continue
             self._successors.remove(successor)
             try:
                 self.start(successor.recipe, successor.generation, successor.lost_at)
@@ -348,9 +351,6 @@ class Supervisor:
                 worker.is_working = True
                 seconds = time.monotonic() - worker.lost_at
                 self._undelivered.append(WorkerWorks(worker.recipe.name, worker.generation, seconds))
-
-    def _has_worked(self, worker: Managed) -> bool:
-        return self._did(worker, WORTH_A_RESTART)
 
     def _did(self, worker: Managed, what: dict[Kind, Tally]) -> bool:
         tally = what[self._kind(worker)]

@@ -3,7 +3,8 @@
 Importing torch takes more than a second of CPU time. Here it is imported once, while the environment is being probed,
 instead of once by every policy worker and learner, and 50 MB of each are shared with the others. The server computes
 nothing, starts no thread and touches no CUDA, so its children may. It holds 220 MB, and ends when the workers have been
-started (`LaunchPad.forget_torch`); a worker that replaces one imports torch itself.
+started (`LaunchPad.forget_torch`). When one of them is lost it starts again (`LaunchPad.prepare_start`), and stays
+until none has been lost for some minutes.
 
 multiprocessing knows one forkserver per process, in a module variable; this is another object of the same class.
 """
@@ -11,6 +12,7 @@ multiprocessing knows one forkserver per process, in a module variable; this is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from multiprocessing import forkserver, popen_forkserver
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from utils import processes
 
 PRELOAD = [
     "torch",
@@ -29,12 +33,17 @@ PRELOAD = [
 ]
 
 
+log = logging.getLogger(__name__)
+
+
 class TorchServer:
     """Forks processes that need not import torch."""
 
     def __init__(self) -> None:
         """Not started yet."""
-        self.server: Any = forkserver.ForkServer()
+        self.is_waited_for = True
+        """Whoever asks may wait until torch is imported, as where a run begins."""
+        self.server: Any = _Server()
         self.server.set_forkserver_preload(PRELOAD)
 
     @property
@@ -46,9 +55,25 @@ class TorchServer:
         """Let the server import torch; returns at once."""
         self.server.ensure_running()
 
+    def serves(self) -> bool:
+        """A process may be asked for: the server runs, and has imported torch unless that is waited for."""
+        return processes.is_running(self.pid) and (self.is_waited_for or self._has_imported())
+
+    def is_importing(self) -> bool:
+        """It runs, and will serve in a moment."""
+        return processes.is_running(self.pid) and not self._has_imported()
+
+    def end(self) -> None:
+        """Give its memory back; does nothing where it does not run."""
+        end_forkserver(self.server)
+
     def process(self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> BaseProcess:
         """A process to be started, as `multiprocessing.Process` makes it."""
         return _TorchProcess(self.server, target=target, args=arguments, name=name)
+
+    def _has_imported(self) -> bool:
+        """A server begins to handle the ends of its children when everything is imported."""
+        return processes.handles_signal(self.pid, signal.SIGCHLD)
 
 
 def end_forkserver(server: Any) -> None:
@@ -72,6 +97,16 @@ def kill_and_wait(child: int) -> None:
         os.waitpid(child, 0)
 
 
+class _Server(forkserver.ForkServer):
+    """One that is started by `TorchServer.start` only, and not anew by whoever asks it for a process."""
+
+    def connect_to_new_process(self, fds: Any) -> Any:
+        server: Any = self
+        if not processes.is_alive(server._forkserver_pid or 0):
+            raise ConnectionError("it has ended")
+        return super().connect_to_new_process(fds)
+
+
 class _TorchProcess(ForkServerProcess):
     """Asks its own server for a process, not the one of the module."""
 
@@ -85,6 +120,8 @@ class _TorchProcess(ForkServerProcess):
 
 
 class _Popen(popen_forkserver.Popen):
+    """Asks the usual server where its own has ended."""
+
     def __init__(self, process: Any, server: Any) -> None:
         self._server = server
         super().__init__(process)
@@ -94,5 +131,10 @@ class _Popen(popen_forkserver.Popen):
         forkserver.connect_to_new_process = self._server.connect_to_new_process
         try:
             super()._launch(process)  # type: ignore[misc]
+            return
+        except (EOFError, OSError) as error:
+            log.warning("the server that has torch does not answer (%r); %s imports it itself", error, process.name)
         finally:
             forkserver.connect_to_new_process = usual
+        self._fds: list[int] = []
+        super()._launch(process)  # type: ignore[misc]

@@ -227,7 +227,7 @@ def gates(arrays: SharedArrays, process: int, mine: str, theirs: str) -> tuple[G
 
 
 def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
-    """Entry point of every worker process: take the place of `start`, then live as `package.module:Class`."""
+    """Entry point of every worker process: become the worker that `start` describes and run its class."""
     leave_to_main_process()
     processes.die_with_parent(start.parent or os.getppid(), heir=start.driver)
     processes.join_group(start.process_group)

@@ -1,1 +1,1 @@
-"""The suite of tasks that no default was tuned on: environments of our own design, and the table of all tasks."""
+"""The suite of tasks that no family has defaults for: environments of our own design, and the table of all tasks."""

@@ -200,7 +200,7 @@ class VectorEnvAdapter:
     def _step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         if self._failed is not None:
             raise self._failed
-        starts = self._has_ended  # in this step these rows show their first observation; what else is said is nobody's
+        starts = self._has_ended  # in this step these rows show their first observation; the rest belongs to no episode
         observations, rewards, terminated, truncated, infos = self.env.step(self._actions.batched(actions))
         terminated, truncated = flags("terminated", terminated), flags("truncated", truncated)
         self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)

@@ -85,3 +85,19 @@ def test_the_guard_fails_only_where_it_is_meant_to(monkeypatch, capsys, tmp_path
     assert json.loads(stored.read_text()) == {"cartpole": 0.5}
     with pytest.raises(SystemExit):
         guard.main(["--tasks=nothing"])
+
+
+def test_the_run_gets_the_options_that_were_chosen_for_the_terms(monkeypatch, tmp_path):
+    measured, trained = [], []
+    monkeypatch.setattr(limit, "measure_terms", lambda pad, config, spec, seconds: measured.append(config))
+
+    def train(options, seconds, folder):
+        trained.append(options)
+        return None, {}
+
+    monkeypatch.setattr(limit, "train", train)
+    words = ["--env=tests.config.unknown_env:make_env", "--num_workers=2", "--rollout=64"]
+    limit.find_out(resolve([*words, f"--train_dir={tmp_path}"]), words, 1.0, 1.0)
+    assert measured[0].learning.recurrence == 1 and measured[0].learning.rollout == 64
+    run = resolve([*trained[0], f"--train_dir={tmp_path}"]).config
+    assert (run.learning, run.model, run.sampling) == (measured[0].learning, measured[0].model, measured[0].sampling)

@@ -96,13 +96,14 @@ def test_a_program_that_stalls_is_an_error_and_not_a_low_speed(tmp_path, monkeyp
         watch(tmp_path, program(tmp_path, "seconds > 0.1 and time.sleep(60)"), warm_up_s=0.5)
 
 
-def test_a_process_without_a_name_of_its_own_is_asked_again(tmp_path):
-    names = {"now": "starting"}
+@pytest.mark.parametrize("first", ["starting", "helpers"])
+def test_a_process_without_a_name_of_its_own_is_asked_again(first):
+    names = {"now": first}
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
     try:
         tree = ProcessTree(process.pid, lambda member: names["now"])
         tree.look()
-        assert set(tree.usage({}, 1.0)) == set(tree.peak_by_kind) == {"starting"}
+        assert set(tree.usage({}, 1.0)) == set(tree.peak_by_kind) == {first}
         names["now"] = "actor"
         tree.look()
         names["now"] = "something else"

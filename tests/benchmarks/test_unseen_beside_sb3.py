@@ -97,6 +97,7 @@ def test_ours_trains_to_the_budget_and_a_run_that_failed_has_no_score(exit_code,
         ([0.6, 0.9, 0.9], [0.9, 0.9, 0.9], True),  # within the standard error, 0.1
         ([0.5, 0.5, 0.9], [0.9, 0.9, 0.9], False),
         ([-math.inf, 0.9, 0.9], [0.3, 0.3, 0.3], False),  # a failed run is no noise
+        ([-math.inf, 0.9, 0.9], [-math.inf, 0.3, 0.3], False),
     ],
 )
 def test_as_good_allows_for_noise_and_for_a_twentieth_of_the_way(mine, theirs, is_as_good):

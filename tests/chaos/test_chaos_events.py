@@ -75,6 +75,14 @@ def test_one_strike_answers_for_one_loss():
     assert [loss.how for loss in losses(lost, [Hit(0.9, "actor-00", "kill")])] == ["kill", ITSELF]
 
 
+def test_a_successor_struck_in_its_first_moments_was_not_lost_of_itself():
+    told = [event(10.0, "lost", "policy-0-0"), event(10.06, "lost", "policy-0-0")]
+    hits = [Hit(9.99, "policy-0-0", "kill"), Hit(10.03, "policy-0-0", "kill")]
+    assert [(loss.how, loss.struck_at) for loss in losses(told, hits)] == [("kill", 9.99), ("kill", 10.03)]
+    late_clock = [Hit(9.0, "policy-0-0", "term"), Hit(10.03, "policy-0-0", "kill")]
+    assert [loss.how for loss in losses(told[:1], late_clock)] == ["kill"]
+
+
 def test_whoever_was_lost_last_and_has_not_worked_since_is_missing():
     assert not_back(RECORDED) == []
     assert not_back(RECORDED[:3]) == ["actor-00"]  # ready is not yet at work

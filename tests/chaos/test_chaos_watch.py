@@ -5,20 +5,26 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
-from benchmarks.chaos_watch import Watch, end, listens, survivors
+from benchmarks.chaos_watch import Watch, abandoned_shared_memory, end, shared_memory, survivors
 from benchmarks.measuring import MeasurementError
 from utils.files import JsonLines
+from utils.processes import handles_signal
 
 # Writes a status ten times a second, counts as told, and starts a child which leaves its process group.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
 folder, per_write, writes = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-if os.fork() == 0:
+for _ in range(int(os.environ.get("CHILDREN", 1))):
+    if os.fork():
+        continue
     os.setpgid(0, 0)
+    if words := os.environ.get("OF_CHILD"):
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)", *words.split()])
     time.sleep(60)
 for number in range(writes):
     policy = {"env_frames": number * per_write, "train_steps": max(0, number - 3), "episodes": 0}
@@ -92,10 +98,27 @@ def test_processes_and_open_files_at_rest_are_counted_by_title(watched):
     assert not descriptors  # which of the two is which, nobody can tell
 
 
+def test_a_server_that_has_torch_for_the_next_loss_is_no_leak_nor_is_the_pipe_to_it(watched, monkeypatch):
+    at_rest = {}
+    for module in ("'numpy'", "'torch'"):
+        monkeypatch.setenv("OF_CHILD", f"forkserver {module}")
+        process, watch = watched(per_write=1, writes=100)
+        watch.until(watch.trains, 10.0)
+        at_rest[module], program = watch.at_rest(1.0), watch.root.name()
+        end(process, process.kill, 10.0)
+    others, own = at_rest["'numpy'"], at_rest["'torch'"]
+    assert others.processes == {program: 1, "forkserver": 1} and own.processes == {program: 1}
+    assert own.descriptors == {program: others.descriptors[program] - 1}
+    monkeypatch.setenv("CHILDREN", "2")  # a second one is a leak
+    _, watch = watched(per_write=1, writes=100)
+    watch.until(watch.trains, 10.0)
+    assert watch.at_rest(1.0).processes == {program: 1, "torch server": 1}
+
+
 def test_what_a_program_started_is_found_after_its_end_whatever_its_group_and_parent(watched):
     process, watch = watched(per_write=1, writes=100)
-    watch.until(lambda: listens(process.pid, signal.SIGTERM) and bool(watch.samples), 10.0)
-    assert not listens(process.pid, signal.SIGUSR1)
+    watch.until(lambda: handles_signal(process.pid, signal.SIGTERM) and bool(watch.samples), 10.0)
+    assert not handles_signal(process.pid, signal.SIGUSR1)
     code, seconds = end(process, process.terminate, 10.0)
     assert code == 143 and seconds < 5.0
     assert len(survivors(process.pid, 0.2)) == 1
@@ -105,3 +128,15 @@ def test_a_program_that_does_not_end_is_told_as_such(watched):
     process, watch = watched(per_write=1, writes=100)
     watch.until(lambda: bool(watch.samples), 10.0)
     assert end(process, lambda: process.send_signal(signal.SIGCONT), 0.3)[0] is None
+
+
+def test_shared_memory_that_a_living_process_has_mapped_is_not_abandoned():
+    before = shared_memory()
+    memory = SharedMemory(create=True, size=100)
+    try:
+        assert memory.name in shared_memory() and memory.name not in abandoned_shared_memory(before)
+        memory.close()
+        assert memory.name in abandoned_shared_memory(before)
+        assert memory.name not in abandoned_shared_memory(before | {memory.name})
+    finally:
+        memory.unlink()

@@ -71,9 +71,10 @@ def test_every_option_of_the_public_interface_is_there():
         gamma gae_lambda with_vtrace vtrace_rho vtrace_c ppo_clip_ratio ppo_clip_value value_loss_coeff exploration_loss
         exploration_loss_coeff kl_loss_coeff max_grad_norm adam_eps adam_beta1 adam_beta2 reward_scale reward_clip
         normalize_input normalize_returns encoder encoder_extra_fc_layers hidden_size nonlinearity policy_initialization
-        policy_init_gain use_rnn rnn_type rnn_num_layers actor_critic_share_weights adaptive_stddev initial_stddev
-        use_spectral_norm obs_subtract_mean obs_scale num_policies stats_avg experiment_summaries_interval sampler_only
-        fps render_action_repeat no_render save_video policy_index eval_deterministic max_num_episodes max_num_frames"""
+        policy_init_gain use_rnn rnn_type rnn_num_layers rnn_chrono_init actor_critic_share_weights adaptive_stddev
+        initial_stddev use_spectral_norm obs_subtract_mean obs_scale num_policies stats_avg
+        experiment_summaries_interval sampler_only fps render_action_repeat no_render save_video policy_index
+        eval_deterministic max_num_episodes max_num_frames"""
     assert not set(promised.split()) - declared
 
 

@@ -1,4 +1,4 @@
-"""Defaults of an environment that nobody knows: what is seen decides, what is typed stays, and all of it fits."""
+"""Defaults chosen for an environment without family defaults: typed options stay, and all of them are compatible."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,8 @@ import pytest
 
 from algorithms.config import FITTED, check_with_spec, fitted, resolve
 from algorithms.fitted_defaults import choose
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf, Seen
+from envs.api import ActionLeaf, EnvProfile, EnvSpec, ObservationLeaf
+from utils.options import ConfigError
 
 VECTOR = ObservationLeaf("obs", (4,), "float32", "vector")
 CATEGORY = ObservationLeaf("obs", (), "int64", "categorical", 500)
@@ -21,8 +22,9 @@ def spec_of(*leaves, actions=(CHOICE,), agents=1):
     return EnvSpec(leaves, actions, agents)
 
 
-def values_of(spec, seen=Seen(step_s=1e-5), num_workers=2, **given):  # noqa: B008 - a plain value
-    return {name: choice.value for name, choice in choose(spec, seen, given, num_workers).items()}
+def values_of(spec, profile=EnvProfile(step_s=1e-5), num_workers=2, **given):  # noqa: B008 - a plain value
+    choices = choose(spec, profile, given, num_workers=num_workers, usual_policy_lag=1000)
+    return {name: choice.value for name, choice in choices.items()}
 
 
 def options(tmp_path, *typed):
@@ -41,6 +43,14 @@ TYPED = [
     {"recurrence": -1},
     {"batch_size": 100},
     {"batch_size": 96, "rollout": 20},
+    {"batch_size": 100, "use_rnn": True},
+    {"batch_size": 100, "use_rnn": True, "rollout": 48},
+    {"batch_size": 1000, "with_vtrace": True},
+    {"batch_size": 1000, "num_batches_per_iteration": 1},
+    {"batch_size": 1000, "num_batches_per_iteration": 3, "recurrence": 5},
+    {"batch_size": 16},
+    {"num_envs_per_worker": 1},
+    {"num_envs_per_worker": 7, "batch_size": 77, "use_rnn": True},
     {"num_batches_per_iteration": 3},
     {"num_envs_per_worker": 6},
     {"num_envs_per_worker": 1, "worker_num_splits": 1},
@@ -56,7 +66,7 @@ def test_whatever_is_typed_the_rest_fits_it(typed, tmp_path):
     resolved = resolve(options(tmp_path, *[f"--{name}={value}" for name, value in typed.items()]))
     specs = [spec_of(leaf, agents=agents) for leaf, agents in itertools.product((VECTOR, CATEGORY, IMAGE), (1, 3, 40))]
     for spec, step_s in itertools.product(specs, (1e-5, 1e-3, 1.0)):
-        found = fitted(resolved, spec, Seen(step_s=step_s))
+        found = fitted(resolved, spec, EnvProfile(step_s=step_s))
         check_with_spec(found.config, spec)
         values = {name: getattr(room, name) for name in typed for room in rooms(found.config) if hasattr(room, name)}
         assert values == typed
@@ -72,22 +82,27 @@ def test_networks_follow_what_is_observed():
     assert values_of(spec_of(CATEGORY))["mlp_layers"] == "128,128"
     assert values_of(spec_of(VECTOR))["normalize_input"] is True
     assert "normalize_input" not in values_of(spec_of(IMAGE))
-    seen = Seen(step_s=1e-4, largest_pixel=255.0)
-    assert values_of(spec_of(IMAGE), seen)["obs_scale"] == 255.0
-    assert values_of(spec_of(IMAGE), seen._replace(largest_pixel=10.0))["obs_scale"] == 10.0
-    assert values_of(spec_of(IMAGE), seen._replace(largest_pixel=0.0))["obs_scale"] == 1.0
+    profile = EnvProfile(step_s=1e-4, largest_pixel=255.0)
+    assert values_of(spec_of(IMAGE), profile)["obs_scale"] == 255.0
+    assert values_of(spec_of(IMAGE), profile._replace(largest_pixel=10.0))["obs_scale"] == 10.0
+    assert values_of(spec_of(IMAGE), profile._replace(largest_pixel=0.0))["obs_scale"] == 1.0
+    assert values_of(spec_of(IMAGE), EnvProfile())["obs_scale"] == 255.0  # bytes; --check_env=False measures nothing
+    assert values_of(spec_of(IMAGE._replace(dtype="float32")), EnvProfile())["obs_scale"] == 1.0
 
 
 def test_memory_is_for_environments_that_say_so():
     assert values_of(spec_of(VECTOR))["use_rnn"] is False
-    remembers = values_of(spec_of(VECTOR), Seen(needs_memory=True))
+    remembers = values_of(spec_of(VECTOR)._replace(needs_memory=True))
     assert remembers["use_rnn"] is True and remembers["recurrence"] > 1
+    assert remembers["rnn_chrono_init"] == remembers["rollout"]
     assert values_of(spec_of(VECTOR))["recurrence"] == 1
+    assert "rnn_chrono_init" not in values_of(spec_of(VECTOR))
 
 
 def test_environments_are_as_many_as_their_speed_allows_and_agents_count():
-    envs = [values_of(spec_of(VECTOR), Seen(step_s=s))["num_envs_per_worker"] for s in (1e-5, 1e-3, 0.1)]
+    envs = [values_of(spec_of(VECTOR), EnvProfile(step_s=s))["num_envs_per_worker"] for s in (1e-5, 1e-3, 0.1)]
     assert envs == sorted(envs, reverse=True) and envs[0] > envs[-1]
+    assert envs[0] > values_of(spec_of(VECTOR), EnvProfile())["num_envs_per_worker"] > envs[-1]
     assert values_of(spec_of(VECTOR, agents=8))["num_envs_per_worker"] == 2
 
 
@@ -95,6 +110,37 @@ def test_rollouts_of_large_observations_are_short_and_many_agents_need_no_long_o
     large = ObservationLeaf("obs", (3, 500, 500), "uint8", "image")
     assert values_of(spec_of(large))["rollout"] < values_of(spec_of(VECTOR))["rollout"]
     assert values_of(spec_of(VECTOR), num_workers=64)["rollout"] < values_of(spec_of(VECTOR))["rollout"]
+
+
+def test_all_rollouts_of_large_observations_stay_small_however_many_policies_share_them():
+    large = ObservationLeaf("obs", (3, 128, 160), "uint8", "image")
+    alone, shared = values_of(spec_of(large)), values_of(spec_of(large), num_policies=8)
+    assert shared["rollout"] == alone["rollout"]
+
+
+def test_data_are_young_enough_however_many_optimizer_steps_an_iteration_takes():
+    assert "max_policy_lag" not in values_of(spec_of(VECTOR))
+    many = values_of(spec_of(VECTOR), batch_size=16)
+    assert many["max_policy_lag"] >= 3 * many["ppo_epochs"] * many["num_batches_per_iteration"] > 1000
+    assert "max_policy_lag" not in values_of(spec_of(VECTOR), batch_size=16, max_policy_lag=5)
+
+
+def test_values_are_clipped_as_usual_where_returns_are_not_normalised():
+    assert values_of(spec_of(VECTOR))["ppo_clip_value"] == float("inf")
+    assert "ppo_clip_value" not in values_of(spec_of(VECTOR), normalize_returns=False)
+
+
+def test_what_cannot_be_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="recurrence=0 does not divide"):
+        fitted(resolve(options(tmp_path, "--recurrence=0")), spec_of(VECTOR), EnvProfile(step_s=1e-5))
+
+
+def test_the_help_does_not_look_at_experiments(tmp_path, capsys):
+    (tmp_path / "default_experiment").mkdir()
+    (tmp_path / "default_experiment" / "config.json").write_text('{"options": {"env": "CartPole-v1"}, "typed": []}')
+    with pytest.raises(SystemExit) as ended:
+        resolve(options(tmp_path, "--help"), profile=lambda unfitted: (spec_of(VECTOR), EnvProfile(step_s=1e-5)))
+    assert ended.value.code == 0 and "steps of 10 us" in capsys.readouterr().out
 
 
 def test_continuous_actions_explore_by_their_deviation_and_discrete_ones_by_entropy():
@@ -107,8 +153,8 @@ def test_continuous_actions_explore_by_their_deviation_and_discrete_ones_by_entr
 
 def test_a_family_with_defaults_keeps_them_and_every_choice_says_why(tmp_path):
     known = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}"])
-    assert fitted(known, spec_of(VECTOR), Seen()) is known
-    found = fitted(resolve(options(tmp_path, "--gamma=0.9")), spec_of(VECTOR), Seen(step_s=1e-5))
+    assert fitted(known, spec_of(VECTOR), EnvProfile()) is known
+    found = fitted(resolve(options(tmp_path, "--gamma=0.9")), spec_of(VECTOR), EnvProfile(step_s=1e-5))
     assert found.origins["num_envs_per_worker"] == "chosen for this environment: steps of 10 us"
     assert found.origins["gamma"] == "command line"
-    assert fitted(found, spec_of(IMAGE), Seen()) is found
+    assert fitted(found, spec_of(IMAGE), EnvProfile()) is found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from algorithms import checkpoints
+from benchmarks.chaos_watch import abandoned_shared_memory, helper, shared_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--num_workers=2", "--num_envs_per_worker=8", "--device=cpu", "--experiment_summaries_interval=1"]
@@ -132,26 +132,14 @@ def _is_running(process: psutil.Process) -> bool:
 
 
 def _title(process: psutil.Process) -> str:
-    words = process.cmdline()
-    if any("guardian.py" in word for word in words):
-        return "guardian"
-    if any("main(" in word and "'torch'" in word for word in words):
-        return "torch server"
-    match = re.search(r"multiprocessing\.(\w+) import", " ".join(words))
-    return match.group(1) if match else " ".join(words).strip()
-
-
-def shared_memory_files() -> set[str]:
-    """Names in /dev/shm."""
-    folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+    return helper(process) or " ".join(process.cmdline()).strip()
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts runs in a folder of the test; nothing of them may be left at its end."""
     runs: list[Run] = []
-    shared_before = shared_memory_files()
+    shared_before = shared_memory()
 
     def begin(*options: str, **keywords: Any) -> Run:
         runs.append(Run(tmp_path, *options, **keywords))
@@ -163,7 +151,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             run.process.kill()
         run.read()
     deadline = time.monotonic() + 2.0
-    while (left := _left_in(tmp_path) + sorted(shared_memory_files() - shared_before)) and time.monotonic() < deadline:
+    while (left := _left_in(tmp_path) + sorted(abandoned_shared_memory(shared_before))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, f"processes or shared memory left behind: {left}"
 

@@ -17,7 +17,7 @@ def learn(task: str, tmp_path: Path) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("task", ["identity", "masked", "memory", "tuple", "cartpole", "pendulum"])
+@pytest.mark.parametrize("task", ["identity", "masked", "memory", "tuple", "continuous", "cartpole"])
 def test_a_small_task_is_solved_within_its_frames(task, tmp_path):
     outcome = learn(task, tmp_path)
     assert outcome.best >= TASKS[task].bar, outcome  # a run ends when its frames are spent
@@ -25,7 +25,8 @@ def test_a_small_task_is_solved_within_its_frames(task, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "task", ["cartpole_gru", "acrobot", "lunarlander", "doorkey", "inverted_pendulum", "halfcheetah", "doom_basic"]
+    "task",
+    ["cartpole_gru", "acrobot", "lunarlander", "doorkey", "inverted_pendulum", "pendulum", "halfcheetah", "doom_basic"],
 )
 def test_a_larger_task_is_solved_within_its_frames(task, tmp_path):
     outcome = learn(task, tmp_path)

@@ -97,6 +97,7 @@ def test_what_environments_of_a_run_in_one_process_executed_ends_with_it(starts,
     assert not wait_for_end(left, seconds=2.0)
 
 
+@pytest.mark.alone
 def test_what_an_actor_started_goes_with_it_and_with_the_end_of_the_run(starts, tmp_path):
     run = starts(EVERYTHING)
     run.wait_for_training()

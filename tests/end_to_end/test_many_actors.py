@@ -29,8 +29,9 @@ def test_600_actors_of_one_sleeping_environment_each_sample_and_learn(start, tmp
     (tmp_path / "sleeps.py").write_text(SLEEPS)
     options = ("--num_workers=600", "--decorrelate_experience_max_seconds=0", "--train_for_env_steps=40000")
     run = start(*ONE_EACH, *options, env="sleeps:Sleeps")
-    run.wait_for(lambda: run.status() and run.status()["env_frames"] >= 600 * 34, seconds=400.0)
+    # An iteration takes one rollout of everybody, at the soonest.
+    run.wait_for(lambda: run.status() and run.status()["policies"][0]["train_steps"] > 0, seconds=400.0)
     status = run.status()
-    assert status["policies"][0]["train_steps"] > 0 and status["troubles"]["restarts"] == 0
+    assert status["env_frames"] >= 600 * 32 and status["troubles"]["restarts"] == 0
     run.signal(15)
     assert run.end() == 143, run.output

@@ -276,3 +276,19 @@ def test_an_environment_of_the_users_own_folder_trains(start, tmp_path):
     )
     run = start(*SMALL, "--use_rnn=False", "--train_for_env_steps=4000", env="my_envs:make_env")
     assert run.end() == 0, run.output
+
+
+def test_a_signal_in_the_middle_of_a_long_iteration_saves_what_was_learned_until_then(start):
+    """An iteration of 20 000 optimizer steps: nobody waits for its end."""
+    long = ("--ppo_epochs=20000", "--batch_size=256", "--num_batches_per_iteration=1", "--max_policy_lag=1000000")
+    run = start(*SMALL, *long, "--save_every_sec=1000")
+    run.wait_for_training()
+    learned = run.status()["policies"][0]["train_steps"]
+    run.signal(signal.SIGUSR1)
+    run.wait_for(lambda: list(run.folder.glob("checkpoint_p0/checkpoint_*.pth")), seconds=5.0)
+    told_at = time.monotonic()
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143, run.output
+    assert time.monotonic() - told_at < 5.0
+    assert run.saved().train_step > learned > 0
+    assert "killed" not in run.output

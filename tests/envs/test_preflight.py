@@ -353,8 +353,8 @@ class Pictures(Sound):
 
 
 def test_the_check_tells_what_defaults_are_fitted_to():
-    seen = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100)).seen
-    assert 0.002 <= seen.step_s < 0.1
-    assert (seen.episode_steps, seen.largest_pixel, seen.needs_memory) == (3.0, 7.0, True)
-    seen = check(Sound).seen
-    assert (seen.episode_steps, seen.largest_pixel, seen.needs_memory) == (20.0, 0.0, False)
+    checked = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100))
+    assert 0.002 <= checked.profile.step_s < 0.1
+    assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (7.0, True)
+    checked = check(Sound)
+    assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)

@@ -220,6 +220,25 @@ def test_a_minibatch_without_a_valid_row_does_not_end_a_row_of_steps_that_are_no
     assert learner.bad_steps_in_a_row == 0
 
 
+@pytest.mark.parametrize("is_learned_from", [True, False])
+def test_it_can_be_interrupted_after_every_minibatch_also_where_nothing_is_learned(is_learned_from):
+    model = TinyModel()
+    passed = []
+
+    def note():
+        passed.append(learner.num_updates)
+        if len(passed) == 7:
+            raise InterruptedError
+
+    config = config_for(6, 4, batch_size=6, ppo_epochs=5)
+    learner = Learner(model, config, "cpu", between_minibatches=note)
+    batch = acted_out(model, ends=False)
+    batch.own[:] = is_learned_from
+    with pytest.raises(InterruptedError):
+        learner.train(batch, 0, 0.0)
+    assert passed == (list(range(1, 8)) if is_learned_from else [0] * 7)
+
+
 def test_the_last_announcement_comes_after_the_normalisers():
     model = TinyModel()
     calls_seen = []

@@ -14,6 +14,7 @@ from tests.models.processors import packs_bf16, packs_float32
 
 IMAGE = ObservationLeaf("obs", (3, 72, 128), "uint8", "image")
 VECTOR = ObservationLeaf("speed", (5,), "float32", "vector")
+ROOM = ObservationLeaf("room", (1,), "int64", "categorical", 7)
 
 
 def build(*leaves, **options):
@@ -34,12 +35,12 @@ def pack(model):
 
 def observe(*leaves):
     generator = torch.Generator().manual_seed(1)
-    return {
-        leaf.name: torch.randint(0, 256, (3, *leaf.shape), dtype=torch.uint8, generator=generator)
-        if leaf is IMAGE
-        else torch.randn(3, *leaf.shape, generator=generator)
-        for leaf in leaves
+    made = {
+        IMAGE: torch.randint(0, 256, (3, *IMAGE.shape), dtype=torch.uint8, generator=generator),
+        VECTOR: torch.randn(3, *VECTOR.shape, generator=generator),
+        ROOM: torch.tensor([[0], [6], [3]]),
     }
+    return {leaf.name: made[leaf] for leaf in leaves}
 
 
 @packs_float32
@@ -56,6 +57,29 @@ def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
     for mine, expected in zip(packed, plain, strict=True):
         assert mine.dtype == torch.float32 and expected.abs().max() > 0.05
         torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "options",
+    [{"nonlinearity": "tanh"}, {"nonlinearity": "relu"}, {"use_spectral_norm": True}, {"use_rnn": False}],
+    ids=str,
+)
+def test_prepared_layers_give_the_numbers_of_their_modules(options, precision):
+    leaves = (VECTOR, ROOM, IMAGE)
+    model = build(*leaves, precision=precision, normalize_input=True, obs_subtract_mean=100.0, **options)
+    seen = {"speed": 30.0 * torch.randn(500, 5) + 2.0}
+    model.preprocessor.update(
+        seen | {"room": torch.zeros(500), "obs": torch.zeros(500)}, torch.ones(500, dtype=torch.bool)
+    )
+    observations, state = observe(*leaves), torch.randn(3, model.state_size)
+    tolerance = 1e-5 if precision == "fp32" else 0.03
+    in_time = {name: leaf[None] for name, leaf in observations.items()}
+    expected = model.unroll(in_time, state, torch.zeros(1, 3))
+    acted = ActingStep(model)(observations, state)
+    for mine, one_step in ((acted.parameters, expected.parameters), (acted.values, expected.values)):
+        assert one_step.abs().max() > 0.05
+        torch.testing.assert_close(mine, one_step[0], atol=tolerance, rtol=tolerance)
 
 
 @packs_bf16
@@ -134,8 +158,8 @@ def test_hooks_are_called():
 
 
 def owners(calls):
-    """The classes of the layers whose methods are called."""
-    return [type(call.__self__).__name__ for call in calls]
+    """The classes of what is called, or of the layers whose methods are."""
+    return [type(getattr(call, "__self__", call)).__name__ for call in calls]
 
 
 @packs_float32
@@ -144,4 +168,4 @@ def test_every_layer_of_ours_is_one_call():
     pack(model)
     image, vector = (calls_of(encoder) for encoder in model.trunks[0].encoder.encoders)
     assert owners(image) == ["PixelConv", "Elu", *["Conv2d", "Elu"] * 2, "FlattenImage"]
-    assert owners(vector) == ["InputLinear", "Elu", "Linear", "Elu"]
+    assert owners(vector) == ["function", "Elu", "PackedMatrix", "Elu"]

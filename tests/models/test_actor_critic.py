@@ -205,6 +205,26 @@ def test_separate_critic_shares_no_weight_with_the_actor():
         assert any(name.startswith("_trunks.1") for name in touched) != shared
 
 
+def test_heads_that_read_the_same_features_learn_as_if_each_were_alone():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["mixed"], masked=True)
+    model = trained_model(small_config(adaptive_stddev=False), spec)
+    features = torch.randn(STEPS, ROWS, model.policy_head.layer.in_features)
+    mask = random_observations(spec, STEPS, ROWS)[ACTION_MASK]
+    gradients = []
+    for together in (True, False):
+        model.zero_grad()
+        read = features.clone().requires_grad_()
+        if together:
+            parameters, values = model.joined_heads()(read, mask)
+        else:
+            parameters, values = model.policy_head(read, mask), model.value_head(read)
+        (parameters.clamp_min(-10.0).square().sum() + 2.0 * values.square().sum()).backward()
+        heads = (*model.policy_head.parameters(), *model.value_head.parameters())
+        gradients.append([values, parameters, read.grad, *(weight.grad.clone() for weight in heads)])
+    for ours, apart in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, apart)
+
+
 def test_the_first_policy_is_nearly_uniform_with_the_stddev_asked_for():
     spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["mixed"])
     for adaptive in (True, False):

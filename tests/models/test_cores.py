@@ -104,3 +104,25 @@ def test_without_memory_features_pass_through():
     assert torch.equal(core.unroll(x, nothing, torch.ones(STEPS, ROWS)), x)
     assert torch.equal(core.step(x[0], nothing)[0], x[0])
     assert core.output_size == INPUTS
+
+
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_units_begin_with_memories_of_1_to_as_many_steps_as_asked(rnn_type):
+    def kept_after_16_steps(longest):
+        torch.manual_seed(0)
+        config = ModelConfig(hidden_size=1000, rnn_type=rnn_type, rnn_chrono_init=longest)
+        core = build_core(INPUTS, config)
+        for name, parameter in core.named_parameters():
+            if name.endswith("weight"):
+                parameter.data.zero_()  # gates are their biases
+        state = torch.ones(1, core.state_size)
+        for _ in range(16):
+            _, state = core.step(torch.zeros(1, INPUTS), state)
+        return state[0, -1000:]  # of an LSTM the cells
+
+    assert kept_after_16_steps(0).max() < 0.01
+    assert kept_after_16_steps(1).max() < 0.01
+    kept = kept_after_16_steps(64)
+    # (u / (1 + u))^16 for u evenly from 1 to 63: half after 16 steps from u = 22.6 on, hardly anything below u = 3
+    assert (kept > 0.5).float().mean() == pytest.approx(40.4 / 62, abs=0.06)
+    assert kept.min() < 0.01 < kept.mean()

@@ -95,10 +95,10 @@ def test_an_encoder_says_truly_how_small_an_image_may_be(name):
         (image(72, 128), conv_simple),
         (image(36, 36), conv_simple),
         (image(7, 7), minigrid_tiny),
-        (image(3, 3), resnet_impala),
+        (image(3, 3), conv_small),
         (image(24, 24), conv_small),
         (image(35, 200), conv_small),
-        (image(8, 200), resnet_impala),
+        (image(8, 200), conv_small),
     ],
 )
 def test_auto_chooses_by_kind_and_size(leaf, module):
@@ -194,3 +194,13 @@ def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(name.split(".")[0] in forbidden or name.startswith(neighbours) for name in names), path
     assert len(files) > 15
+
+
+@pytest.mark.parametrize("side", [13, 16, 24, 29, 32])
+def test_small_images_are_seen_to_their_edges(side):
+    torch.manual_seed(0)
+    encoder = conv_small.Encoder(image(side, side, channels=1), ModelConfig())
+    one_lit = 255.0 * torch.eye(side * side).reshape(-1, 1, side, side)
+    with torch.no_grad():
+        change = encoder(one_lit) - encoder(torch.zeros(1, 1, side, side))
+    assert (change.abs().amax(1) > 1e-3).all()

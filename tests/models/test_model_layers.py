@@ -30,6 +30,7 @@ PROMISED = {  # what users of these names rely on
     "use_rnn": True,
     "rnn_type": "gru",
     "rnn_num_layers": 1,
+    "rnn_chrono_init": 0,
     "precision": "auto",
     "actor_critic_share_weights": True,
     "adaptive_stddev": True,

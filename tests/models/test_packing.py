@@ -116,3 +116,21 @@ def test_its_gradient_is_that_of_float32_to_the_rounding_of_what_comes_after():
     rounded = layer.weight.grad
     assert rounded is not None and rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))
+
+
+@pytest.mark.parametrize("inputs", [4, 16, 17])
+def test_few_observed_numbers_in_many_rows_have_the_gradient_of_a_plain_layer(inputs):
+    torch.manual_seed(3)
+    layer, plain, x = InputLinear(inputs, 256), torch.nn.Linear(inputs, 256), torch.randn(200, inputs)
+    plain.load_state_dict(layer.state_dict())
+    outputs = layer(x), plain(x)
+    torch.testing.assert_close(*outputs)
+    to_weight, names = outputs[0].grad_fn, []
+    while to_weight is not None:
+        names.append(type(to_weight).__name__)
+        to_weight = to_weight.next_functions[-1][0] if to_weight.next_functions else None
+    assert ("CloneBackward0" in names) == (inputs <= 16)
+    for output in outputs:
+        output.square().sum().backward()
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(layer.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-3)

@@ -119,8 +119,7 @@ def test_overwrite_refuses_a_folder_that_is_no_experiment(tmp_path):
 TRAINS = """
 import sys
 from algorithms.config import resolve
-from algorithms.training import experiment as module
-from algorithms.training.experiment import LOG_BYTES, Experiment
+from algorithms.training.experiment import Experiment
 experiment = Experiment.open(resolve(sys.argv[1:]), sys.argv)
 print("open", flush=True)
 sys.stdin.read()

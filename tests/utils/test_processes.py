@@ -78,6 +78,18 @@ def test_who_comes_too_late_to_die_with_its_parent_ends_at_once(start):
     assert words == [] and child.wait(30.0) == 1
 
 
+def test_a_signal_is_seen_to_be_handled():
+    own = os.getpid()
+    assert not processes.handles_signal(own, signal.SIGUSR2)
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    try:
+        assert processes.handles_signal(own, signal.SIGUSR2)
+        assert not processes.handles_signal(own, signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert not processes.handles_signal(0, signal.SIGUSR2)  # no process
+
+
 def test_a_group_is_joined(start):
     leader, _ = start("os.setpgid(0, 0); print('leads', flush=True); time.sleep(1000)")
     joins = "processes.join_group(int(sys.argv[1])); print('joined', flush=True); time.sleep(1000)"

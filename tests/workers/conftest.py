@@ -21,6 +21,7 @@ from algorithms.workers.launch_pad import LaunchPad, RunFailed
 from algorithms.workers.placement import Placement
 from algorithms.workers.restarts import RestartLimits
 from algorithms.workers.supervisor import Supervisor
+from algorithms.workers.torch_server import end_forkserver
 from algorithms.workers.worker import Bells, SharedMemoryHandle
 from tests.memory.memory_cases import small_sizes
 
@@ -32,7 +33,7 @@ PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so 
 def pad():
     """A forkserver and a guardian."""
     # One that other tests left running has loaded nothing that workers need.
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # a private method of multiprocessing
+    end_forkserver(forkserver._forkserver)  # a private object of multiprocessing
     launch_pad = LaunchPad([str(Path(__file__).parent)])
     yield launch_pad
     launch_pad.kill_everything()
@@ -118,6 +119,12 @@ def is_alive(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def exit_code(worker):
+    """Of a worker that has ended; the forkserver, which waits for it, may tell a moment later."""
+    worker.process.join(PATIENCE_S)
+    return worker.process.exitcode
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from algorithms.workers.jobs import ActorJob
 from algorithms.workers.launch_pad import RunFailed
 from algorithms.workers.restarts import RestartLimits
 from envs.families.synthetic import SyntheticOptions
-from tests.workers.conftest import PATIENCE_S
+from tests.workers.conftest import PATIENCE_S, exit_code
 from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
 
 ACTOR = "algorithms.workers.actor_worker:ActorWorker"
@@ -72,7 +72,7 @@ def test_actors_play_cartpole_and_what_they_report_agrees_with_what_they_counted
     arrays = stage.crew.arrays
     stage.play_until(lambda: arrays["env_frames"].min() > 300 and len(episodes(stage.crew.reports)) > 20)
     stage.crew.reports += stage.crew.supervisor.stop(PATIENCE_S)
-    assert [worker.process.exitcode for worker in workers] == [0, 0]
+    assert [exit_code(worker) for worker in workers] == [0, 0]
     assert {report.worker for report in stage.crew.reports if isinstance(report, Ready)} == {"actor-00", "actor-01"}
     assert all(episode.episode_return == episode.length_frames > 0 for episode in episodes(stage.crew.reports))
     assert all(episode.policy == 0 for episode in episodes(stage.crew.reports))
@@ -152,7 +152,7 @@ def test_without_answers_an_actor_waits_and_stops_when_told(stage):
     assert not stage.crew.arrays["env_frames"].any()
     began = time.monotonic()
     stage.crew.supervisor.stop(PATIENCE_S)
-    assert worker.process.exitcode == 0
+    assert exit_code(worker) == 0
     assert time.monotonic() - began < 5.0
 
 

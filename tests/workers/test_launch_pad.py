@@ -222,6 +222,70 @@ print(time.monotonic() - began < 1.0, is_alive(server))
 """
 
 
+# A driver that has forgotten torch, and whose workers are lost then; it prints where their successors come from.
+TORCH_AGAIN = """
+import os, pathlib, signal, time
+from algorithms.workers import launch_pad
+from algorithms.workers.launch_pad import LaunchPad, TimeLimit
+from tests.workers.conftest import is_alive
+from tests.workers.worker_processes import torch_and_parent
+
+def parent():
+    name, limit = "tests.workers.worker_processes:torch_and_parent", TimeLimit(60.0)
+    return pad.run_once(name, (), limit, bool, uses_torch=True)[1]
+
+pad = LaunchPad([str(pathlib.Path.cwd())])
+helpers = pad.pids
+pad.import_torch()
+pad.forget_torch()
+print(pad.pids == helpers and pad.prepare_start(uses_torch=False))
+print(not pad.prepare_start(uses_torch=True) and parent() in helpers)  # nobody waits for an import that has only begun
+(server,) = pad.pids - helpers
+while not pad.prepare_start(uses_torch=True):
+    time.sleep(0.01)
+print(parent() == server)
+pad.forget_torch(unused_for_s=100.0)
+print(pad.pids == helpers | {server})
+pad.forget_torch(unused_for_s=0.0)
+print(pad.pids == helpers)
+pad._torch_expected_by = 0.0  # as long afterwards
+pad.prepare_start(uses_torch=True)
+(server,) = pad.pids - helpers
+os.kill(server, signal.SIGKILL)
+while is_alive(server):
+    time.sleep(0.01)
+print(pad.prepare_start(uses_torch=True) and parent() in helpers)  # it is done without a server that dies
+pad._torch_expected_by = 0.0
+while not pad.prepare_start(uses_torch=True):
+    time.sleep(0.01)
+(server,) = pad.pids - helpers
+os.kill(server, signal.SIGSTOP)
+while pad._torch_server.serves():
+    time.sleep(0.01)
+print(pad.prepare_start(uses_torch=True) and parent() in helpers)  # nor does anybody wait for one that is stopped
+os.kill(server, signal.SIGCONT)
+while not pad._torch_server.serves():
+    time.sleep(0.01)
+late = pad.process(time.sleep, (0.0,), "late", uses_torch=True)
+os.kill(server, signal.SIGKILL)  # after it was seen to serve
+while is_alive(server):
+    time.sleep(0.01)
+print(pad.launch(late) and late.join(60.0) is None and late.exitcode == 0)
+launch_pad.MEMORY_FOR_TORCH = 2**60
+pad._torch_expected_by = 0.0
+print(pad.prepare_start(uses_torch=True) and not pad.pids - helpers - {server})
+pad.kill_everything()
+"""
+
+
+@pytest.mark.alone
+def test_torch_is_imported_again_when_a_worker_is_lost_and_forgotten_when_no_other_is():
+    command = [sys.executable, "-c", TORCH_AGAIN]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["True"] * 9, (done.stdout, done.stderr)
+
+
+@pytest.mark.alone
 def test_processes_that_use_torch_are_forked_from_a_server_that_has_imported_it_and_ends_at_once():
     """An end in the middle of the import does not wait for it, which takes longer than a second on one of two cores."""
     command = [sys.executable, "-c", WITH_TORCH]

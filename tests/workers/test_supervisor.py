@@ -19,9 +19,10 @@ from algorithms.messages import (
     WorkerReady,
 )
 from algorithms.workers.incarnations import Limits
+from algorithms.workers.launch_pad import TORCH_KEPT_S, LaunchPad
 from algorithms.workers.placement import Placement
 from tests.memory.memory_cases import small_sizes
-from tests.workers.conftest import PATIENCE_S, is_alive
+from tests.workers.conftest import PATIENCE_S, exit_code, is_alive
 from utils.processes import usable_cores
 
 HANGS_FOR_S = 0.5
@@ -41,7 +42,7 @@ def test_a_worker_lives_from_setup_to_teardown_and_ends_when_asked(crew):
     first = float(crew.arrays["heartbeat"][0])
     wait_until(lambda: crew.arrays["heartbeat"][0] > first)
     assert crew.supervisor.stop(PATIENCE_S) == []
-    assert worker.process.exitcode == 0
+    assert exit_code(worker) == 0
     assert crew.phase() == Phase.ENDED
     assert not is_alive(worker.pid) and crew.supervisor.workers == []
     log = crew.logs()["actor-00"]
@@ -55,7 +56,7 @@ def test_an_exception_in_setup_ends_the_run_with_its_traceback(crew):
     assert message.startswith("actor-01 failed\nTraceback")
     assert message.endswith("ValueError: no such scenario")
     assert "in setup" in message and "broken_workers.py" in message
-    assert worker.process.exitcode == 1
+    assert exit_code(worker) == 1
     log = crew.logs()["actor-01"]
     assert "actor-01 failed in setup" in log and "teardown all the same" in log
     assert not any(isinstance(report, Ready) for report in crew.reports)
@@ -73,7 +74,7 @@ def test_an_exception_in_teardown_is_logged_and_leaves_the_exit_code(crew):
     worker = crew.broken("FailsInTeardown")
     crew.ready("worker-0")
     crew.supervisor.stop(PATIENCE_S)
-    assert worker.process.exitcode == 1
+    assert exit_code(worker) == 1
     assert "ValueError: cannot let go" in crew.logs()["worker-0"]
 
 
@@ -134,8 +135,8 @@ def test_a_worker_that_ignores_stop_is_killed(crew):
     stubborn, obedient = crew.broken("IgnoresStop", process=0), crew.broken("Idle", process=1)
     crew.ready("worker-0", "worker-1")
     crew.supervisor.stop(1.0)
-    assert stubborn.process.exitcode == -signal.SIGKILL
-    assert obedient.process.exitcode == 0
+    assert exit_code(stubborn) == -signal.SIGKILL
+    assert exit_code(obedient) == 0
     assert not is_alive(stubborn.pid)
 
 
@@ -215,7 +216,7 @@ def test_sampling_can_be_ended_alone(crew):
     learner = crew.broken("Idle", process=2, name="learner-0")
     crew.ready("worker-0", "worker-1", "learner-0")
     crew.supervisor.stop_sampling(PATIENCE_S)
-    assert [worker.process.exitcode for worker in actors] == [0, 0]
+    assert [exit_code(worker) for worker in actors] == [0, 0]
     crew.supervisor.poll(0.05)  # those that were told to end are not missed
     assert [worker.recipe.name for worker in crew.supervisor.workers] == ["learner-0"]
     assert learner.process.is_alive()
@@ -254,10 +255,13 @@ def test_the_next_incarnation_takes_the_place_of_the_first(crew):
     assert [type(report) for report in crew.reports] == [Ready, WorkerReady, SaveCheckpoint]
 
 
-def test_memory_of_every_worker_is_measured(crew):
+def test_memory_of_every_worker_is_measured_and_torch_forgotten_after_a_while(crew, monkeypatch):
+    kept = []
+    monkeypatch.setattr(LaunchPad, "forget_torch", lambda _, unused_for_s: kept.append(unused_for_s))
     crew.broken("Idle", process=3)
     crew.ready("worker-3")
     crew.supervisor.measure_memory()
+    assert kept == [TORCH_KEPT_S]
     measured = crew.arrays["memory_mb"]
     assert 10.0 < measured[3] < 1000.0
     assert not measured[:3].any() and not measured[4:].any()
