@@ -37,5 +37,9 @@ def multiplies_bf16(device: torch.device) -> bool:
     if device.type != "cpu":
         return False
     capabilities = torch.cpu.get_capabilities()
-    is_from_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
-    return bool(capabilities.get("amx_bf16") or (is_from_amd and capabilities.get("avx512_bf16")))
+    return bool(capabilities.get("amx_bf16") or (is_cpu_from_amd() and capabilities.get("avx512_bf16")))
+
+
+def is_cpu_from_amd() -> bool:
+    """Libraries of Intel's choose slower code there."""
+    return str(torch.cpu.get_capabilities().get("cpu_name", "")).startswith("AMD")

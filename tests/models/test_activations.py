@@ -93,7 +93,7 @@ TANH_ERROR = 2e-7  # two bits of the float32 below 1
 
 @pytest.fixture
 def sigmoids(monkeypatch):
-    """How many tensors were squashed by torch's sigmoid."""
+    """The shapes of the tensors that were squashed by torch's sigmoid, as on a CPU of AMD."""
     taken = []
     theirs = torch.Tensor.sigmoid_
 
@@ -102,6 +102,7 @@ def sigmoids(monkeypatch):
         return theirs(x)
 
     monkeypatch.setattr(torch.Tensor, "sigmoid_", note_and_compute)
+    monkeypatch.setattr(activations, "_IS_TANH_SLOW", True)
     return taken
 
 
@@ -154,6 +155,14 @@ def test_tanh_of_what_is_no_number_stays_so_and_infinities_have_their_limits(sig
     assert sigmoids and result[:2].tolist() == [1.0, -1.0] and bool(result[2:].isnan().all())
 
 
+def test_tanh_is_torchs_own_where_that_is_fast(sigmoids, monkeypatch):
+    monkeypatch.setattr(activations, "_IS_TANH_SLOW", False)
+    x = numbers(dtype=torch.float32)
+    assert torch.equal(tanh(x), torch.tanh(x)) and torch.equal(tanh_(x.clone()), torch.tanh(x))
+    assert not sigmoids
+
+
+@pytest.mark.usefixtures("sigmoids")
 @pytest.mark.parametrize("rows", [10, 300])
 def test_tanh_of_what_has_a_gradient_keeps_it(rows):
     x = torch.randn(rows, 100, requires_grad=True)
