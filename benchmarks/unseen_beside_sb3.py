@@ -6,6 +6,7 @@ Ours is `train_appo.py` with no option but the environment; the peer is PPO, Mas
 task needs, with 8 environments. Both train for the whole budget of the task. The score is the mean return of the last
 100 training episodes; the time goes from the command to its end at the budget. "At least as good" allows for the
 standard error of the difference over seeds, or for 5 % of the way from random play to the good score if that is more.
+With `--out`, what was interrupted goes on where it stopped, and tasks or seeds are added to those that the file has.
 
 The peer's Python, outside of this project's folder:
 
@@ -23,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,22 +121,26 @@ def _last_line(log: Path) -> str:
     return next(filter(None, reversed(lines)), "it told nothing")
 
 
-def compare(name: str, seeds: int, python: Path, folder: Path, report: Callable[[str], None]) -> Comparison:
-    """One task, ours and the peer in turns."""
-    task, comparison = UNSEEN[name], Comparison(name, [], [])
+def compare(
+    begun: Comparison, seeds: int, python: Path, folder: Path, report: Callable[[Comparison, str], None]
+) -> Comparison:
+    """One task, ours and the peer in turns, beginning with the runs that there are; `report` is told of each run."""
+    name, comparison = begun.task, begun
+    task = UNSEEN[name]
     if task.peer == "none":
         comparison = comparison._replace(cannot="it has no space for what this task observes or does")
     for seed in range(1, seeds + 1):
-        comparison.ours.append(ours(name, task, seed, folder))
-        report(f"{name} {seed}, ours: {comparison.ours[-1]}")
-        if not comparison.cannot:
+        if len(comparison.ours) < seed:
+            comparison.ours.append(ours(name, task, seed, folder))
+            report(comparison, f"{name} {seed}, ours: {comparison.ours[-1]}")
+        if not comparison.cannot and len(comparison.peers) < seed:
             try:
                 comparison.peers.append(peers(name, task, seed, folder, python))
-                report(f"{name} {seed}, Stable-Baselines3: {comparison.peers[-1]}")
+                report(comparison, f"{name} {seed}, Stable-Baselines3: {comparison.peers[-1]}")
             except CannotRunError as error:
                 comparison = comparison._replace(cannot=str(error))
     if comparison.cannot:
-        report(f"{name}: Stable-Baselines3 cannot run it: {comparison.cannot}")
+        report(comparison, f"{name}: Stable-Baselines3 cannot run it: {comparison.cannot}")
     return comparison
 
 
@@ -169,7 +174,9 @@ def _spread(runs: Sequence[Run]) -> str:
     return f"{statistics.mean(scores):.4g} ({min(scores):.4g} .. {max(scores):.4g})"
 
 
-def _as_json(comparisons: Sequence[Comparison], version: str) -> dict[str, Any]:
+def write(file: Path, comparisons: Iterable[Comparison], version: str) -> None:
+    """Every run, as JSON; what is not finite as null."""
+
     def plain(run: Run) -> dict[str, Any]:
         return {name: value if math.isfinite(value) else None for name, value in run._asdict().items()}
 
@@ -177,11 +184,39 @@ def _as_json(comparisons: Sequence[Comparison], version: str) -> dict[str, Any]:
         each._asdict() | {"ours": list(map(plain, each.ours)), "peers": list(map(plain, each.peers))}
         for each in comparisons
     ]
-    return {"peer_version": version, "tasks": runs}
+    file.write_text(json.dumps({"peer_version": version, "tasks": runs}, indent=1) + "\n")
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], str]:
-    """What was typed, the tasks it names and the peer's version; exits when it cannot be done."""
+def read(file: Path, version: str) -> dict[str, Comparison]:
+    """What `write` wrote, by task; nothing where there is no file yet.
+
+    Raises:
+        ValueError: the file holds something else, or runs of another version of the peer.
+    """
+    if not file.exists():
+        return {}
+    try:
+        told = json.loads(file.read_text())
+        found = {
+            task["task"]: Comparison(
+                task["task"], [_run(run) for run in task["ours"]], [_run(run) for run in task["peers"]], task["cannot"]
+            )
+            for task in told["tasks"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--out={file} holds no runs of this command ({error!r}); name another file") from error
+    if told["peer_version"] != version:
+        raise ValueError(f"--out={file} holds runs of Stable-Baselines3 {told['peer_version']}, not {version}")
+    return found
+
+
+def _run(told: dict[str, Any]) -> Run:
+    score, seconds = told["score"], told["seconds"]
+    return Run(-math.inf if score is None else score, math.inf if seconds is None else seconds, told["frames"])
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison], str]:
+    """What was typed, the runs that there are by task, and the peer's version; exits when it cannot be done."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.unseen_beside_sb3",
         description=__doc__,
@@ -191,7 +226,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], str]:
     parser.add_argument("--tasks", default="all", help="comma separated, or all of the half")
     parser.add_argument("--half", choices=HALVES, default=DEVELOPMENT, help="which tasks there are to name")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each per task, seeds 1, 2, ...")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file for every run; written after each task")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON file for every run; one that exists is gone on with"
+    )
     chosen = parser.parse_args(argv)
     # The path as it is: the python of a virtual environment is a link, and not the same behind it.
     chosen.peer_python = chosen.peer_python.expanduser().absolute()
@@ -204,23 +241,34 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], str]:
         require_packages(names)
         packages = {UNSEEN[name].package for name in names if UNSEEN[name].peer != "none"} - {""}
         modules = ["stable_baselines3", "sb3_contrib", *sorted(packages)]
-        return chosen, names, imported_version("stable-baselines3", chosen.peer_python, modules)
+        version = imported_version("stable-baselines3", chosen.peer_python, modules)
+        begun = read(chosen.out, version) if chosen.out is not None else {}
+        return chosen, begun, version
     except (Refusal, ValueError) as error:
         parser.error(str(error))
 
 
 def main(argv: Sequence[str]) -> int:
     """Train in alternation, print the table, write the JSON."""
-    chosen, names, version = parse(argv)
-    comparisons = []
+    chosen, begun, version = parse(argv)
+    comparisons = dict(begun)
+
+    def report(comparison: Comparison, line: str) -> None:
+        tell(line)
+        comparisons[comparison.task] = comparison
+        if chosen.out is not None:
+            write(chosen.out, comparisons.values(), version)
+
+    names = choose(chosen.tasks, chosen.half)
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            comparisons.append(compare(name, chosen.seeds, chosen.peer_python, Path(folder), tell))
-        if chosen.out is not None:
-            chosen.out.write_text(json.dumps(_as_json(comparisons, version), indent=1) + "\n")
+            comparisons[name] = compare(
+                begun.get(name, Comparison(name, [], [])), chosen.seeds, chosen.peer_python, Path(folder), report
+            )
     columns = ["task", "random", "good", "ours", f"Stable-Baselines3 {version}", "at least as good", "time: ratio"]
-    show(columns, [row(comparison) for comparison in comparisons])
-    tell(verdict(comparisons))
+    asked = [comparisons[name] for name in names]
+    show(columns, [row(comparison) for comparison in asked])
+    tell(verdict(asked))
     return 0
 
 

@@ -124,7 +124,9 @@ def test_what_the_peer_cannot_run_has_our_score_only_and_counts_for_neither():
     assert told == "Of 2 tasks that both can run: at least as good on 1, at most 0.5 of the peer's time on 2."
 
 
-def test_they_take_turns_and_every_run_is_in_the_file(python, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def turns(monkeypatch):
+    """Who ran, in order: name, side and seed. Nobody trains."""
     turns = []
 
     def our_run(name, task, seed, folder):
@@ -139,6 +141,10 @@ def test_they_take_turns_and_every_run_is_in_the_file(python, tmp_path, monkeypa
 
     monkeypatch.setattr(unseen_beside_sb3, "ours", our_run)
     monkeypatch.setattr(unseen_beside_sb3, "peers", peer_run)
+    return turns
+
+
+def test_they_take_turns_and_every_run_is_in_the_file(turns, python, tmp_path, capsys):
     out = tmp_path / "out.json"
     argv = [f"--peer_python={python('')}", "--tasks=far_goal,huge_rewards,leave_early", "--seeds=2", f"--out={out}"]
     assert main(argv) == 0
@@ -156,6 +162,41 @@ def test_they_take_turns_and_every_run_is_in_the_file(python, tmp_path, monkeypa
     assert written["peer_version"] == "2.9.2"
     assert [len(task["ours"]) for task in written["tasks"]] == [2, 2, 2]
     assert written["tasks"][0]["peers"][0] == {"score": 0.5, "seconds": 8.0, "frames": 1_000_000}
+
+
+def test_a_file_that_exists_is_gone_on_with(turns, python, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    argv = [f"--peer_python={python('')}", f"--out={out}"]
+    assert main([*argv, "--tasks=far_goal,huge_rewards", "--seeds=1"]) == 0
+    told = json.loads(out.read_text())
+    told["tasks"][0]["peers"][0] |= {"score": None, "seconds": None}  # a run that failed, as it is written
+    told["tasks"].append(told["tasks"][0] | {"task": "taxi", "ours": told["tasks"][0]["ours"], "peers": []})
+    out.write_text(json.dumps(told))
+    turns.clear()
+    capsys.readouterr()
+    assert main([*argv, "--tasks=far_goal,huge_rewards,taxi", "--seeds=2"]) == 0
+    assert turns == [
+        ("far_goal", "ours", 2), ("far_goal", "peer", 2), ("huge_rewards", "ours", 2),
+        ("taxi", "peer", 1), ("taxi", "ours", 2), ("taxi", "peer", 2),
+    ]  # fmt: skip
+    assert "| far_goal | 0.045 | 0.9 | 1 (1 .. 1) | ppo -inf (-inf .. 0.5) | yes |" in capsys.readouterr().out
+    after = json.loads(out.read_text())["tasks"]
+    assert [len(task["ours"]) for task in after] == [2, 2, 2] and after[0]["peers"][0]["score"] is None
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        ("not JSON", "holds no runs of this command"),
+        ('{"outcomes": []}', "holds no runs of this command"),
+        ('{"tasks": [], "peer_version": "1.0"}', "holds runs of Stable-Baselines3 1.0, not 2.9.2"),
+    ],
+)
+def test_a_file_with_something_else_is_refused_and_stays(held, reason, python, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    out.write_text(held)
+    assert reason in refused([f"--peer_python={python('')}", "--tasks=taxi", f"--out={out}"], capsys)
+    assert out.read_text() == held
 
 
 @pytest.mark.parametrize(
