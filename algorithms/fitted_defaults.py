@@ -17,6 +17,10 @@ from envs.api import EnvProfile, EnvSpec
 # Rows that one rollout of all environments brings: enough for a gradient that points somewhere, and few enough for
 # several iterations within the first ten thousand frames.
 _ROWS = 4096
+# Of images, which take a larger network longer to learn from: what an iteration may change is bounded by the clipping,
+# so that many small iterations lead further within the same frames than few large ones.
+_IMAGE_ROWS = 1024
+_BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
 _MEMORY_ROWS = 64  # gradients flow back through as many
 _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottleneck
@@ -114,9 +118,8 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
     if chunk < 1:  # -1 is the whole rollout, and what is not allowed is refused afterwards
         batch = values.get("batch_size", rollout)
         chunk = rollout if has_vtrace or "recurrence" in values else math.gcd(rollout, batch) if remembers else 1
-    wanted = 512 if _pixels(spec) else 256
     unit = chunk if "num_batches_per_iteration" not in values else rollout
-    batch = values.get("batch_size", max(1, min(wanted, columns_of_policy * rollout) // unit) * unit)
+    batch = values.get("batch_size", max(1, min(_BATCH, columns_of_policy * rollout) // unit) * unit)
     whole = rollout // math.gcd(batch, rollout)
     batches = max(1, columns_of_policy * rollout // batch // whole) * whole
     choices = {
@@ -137,7 +140,8 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
 def _rollout(spec: EnvSpec, columns: int, columns_of_policy: int) -> tuple[int, str]:
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
-    wanted = max(32, _power_of_two(_ROWS / columns_of_policy))
+    rows = _IMAGE_ROWS if _pixels(spec) else _ROWS
+    wanted = max(32, _power_of_two(rows / columns_of_policy))
     if longest < wanted:
         return longest, "size of observations"
     return wanted, f"{columns_of_policy} agents at once"
@@ -166,7 +170,7 @@ def _compatible_rollout(wanted: int, given: Mapping[str, Any], *, is_whole: bool
 def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
     del profile
     choices = {
-        "learning_rate": Choice(3e-4, "unknown task"),
+        "learning_rate": Choice(5e-4, "small iterations") if _pixels(spec) else Choice(3e-4, "unknown task"),
         "ppo_epochs": Choice(4, "unknown task"),
         "ppo_clip_ratio": Choice(0.2, "several epochs"),
         "normalize_returns": Choice(True, "unknown scale"),

@@ -17,6 +17,7 @@ from envs.api import ObservationLeaf
 from utils.options import ConfigError
 
 AUTO = "auto"
+_MEDIUM_IMAGE = 36  # pixels of the shorter side
 _TINY_IMAGE = 12  # up to this many pixels an image is a grid of cells
 _ATARI_SIZE = (84, 84)
 _KINDS = ("image", "vector")
@@ -132,8 +133,8 @@ def _automatic_name(leaf: ObservationLeaf) -> str:
     height, width = leaf.shape[1:]
     if (height, width) == _ATARI_SIZE:
         return "conv_nature"
-    if find_encoder("conv_simple").minimum_size <= min(height, width):
-        return "conv_simple"
+    if min(height, width) >= _MEDIUM_IMAGE:
+        return "conv_medium"
     if find_encoder("minigrid_tiny").minimum_size <= min(height, width) and max(height, width) <= _TINY_IMAGE:
         return "minigrid_tiny"
     return "conv_small"

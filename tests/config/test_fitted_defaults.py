@@ -112,8 +112,14 @@ def test_rollouts_of_large_observations_are_short_and_many_agents_need_no_long_o
     assert values_of(spec_of(VECTOR), num_workers=64)["rollout"] < values_of(spec_of(VECTOR))["rollout"]
 
 
+def test_iterations_on_images_are_smaller_and_bolder():
+    images, vectors = values_of(spec_of(IMAGE)), values_of(spec_of(VECTOR))
+    assert images["rollout"] < vectors["rollout"] and images["learning_rate"] > vectors["learning_rate"]
+    assert images["num_batches_per_iteration"] < vectors["num_batches_per_iteration"]
+
+
 def test_all_rollouts_of_large_observations_stay_small_however_many_policies_share_them():
-    large = ObservationLeaf("obs", (3, 128, 160), "uint8", "image")
+    large = ObservationLeaf("obs", (3, 500, 500), "uint8", "image")
     alone, shared = values_of(spec_of(large)), values_of(spec_of(large), num_policies=8)
     assert shared["rollout"] == alone["rollout"]
 

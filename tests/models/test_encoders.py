@@ -17,7 +17,7 @@ from algorithms.models import encoders
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
-from algorithms.models.encoders import conv_nature, conv_simple, conv_small, minigrid_tiny, mlp, resnet_impala
+from algorithms.models.encoders import conv_medium, conv_nature, conv_small, minigrid_tiny, mlp, resnet_impala
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -92,8 +92,8 @@ def test_an_encoder_says_truly_how_small_an_image_may_be(name):
     [
         (VECTOR, mlp),
         (image(84, 84, 4), conv_nature),
-        (image(72, 128), conv_simple),
-        (image(36, 36), conv_simple),
+        (image(72, 128), conv_medium),
+        (image(36, 36), conv_medium),
         (image(7, 7), minigrid_tiny),
         (image(3, 3), conv_small),
         (image(24, 24), conv_small),
@@ -196,11 +196,17 @@ def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
     assert len(files) > 15
 
 
-@pytest.mark.parametrize("side", [13, 16, 24, 29, 32])
-def test_small_images_are_seen_to_their_edges(side):
+@pytest.mark.parametrize(
+    "module, side",
+    [(conv_small, side) for side in (13, 16, 24, 29, 32)] + [(conv_medium, side) for side in (36, 37, 38, 39, 48)],
+)
+def test_images_of_any_size_are_seen_to_their_edges(module, side):
     torch.manual_seed(0)
-    encoder = conv_small.Encoder(image(side, side, channels=1), ModelConfig())
-    one_lit = 255.0 * torch.eye(side * side).reshape(-1, 1, side, side)
+    encoder = module.Encoder(image(side, side, channels=1), ModelConfig())
+    along = torch.arange(side)
+    one_lit = torch.zeros(2, side, 1, side, side)
+    one_lit[0, along, 0, along, side // 2] = one_lit[1, along, 0, side // 2, along] = 255.0
+    one_lit = one_lit.flatten(0, 1)
     with torch.no_grad():
         change = encoder(one_lit) - encoder(torch.zeros(1, 1, side, side))
     assert (change.abs().amax(1) > 1e-3).all()
