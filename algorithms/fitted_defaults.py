@@ -17,8 +17,8 @@ from envs.api import EnvProfile, EnvSpec
 # Rows that one rollout of all environments brings: enough for a gradient that points somewhere, and few enough for
 # several iterations within the first ten thousand frames.
 _ROWS = 4096
-# Of images, which take a larger network longer to learn from: what an iteration may change is bounded by the clipping,
-# so that many small iterations lead further within the same frames than few large ones.
+# The same for images. PPO's clipping bounds what one iteration may change: where it already clips a quarter of the
+# rows, more and smaller iterations lead further within the same frames.
 _IMAGE_ROWS = 1024
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments

@@ -1,4 +1,4 @@
-"""Three convolutions for images of about 64 to 160 pixels, such as those of Doom."""
+"""Three convolutions for the images of Doom, whose sides they nearly fit; `conv_medium` is for any other size."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from algorithms.models.layers import ConvStack
 class Encoder(ConvStack):
     """16 channels 3x3/2, 32 channels 3x3/2; padded, so that no pixel is left out.
 
-    A convolution at full size before them made learning three times slower, and no better for its frames.
+    Another convolution, at full size, before them would take most of the time of learning.
     """
 
     minimum_size = 1
