@@ -27,7 +27,8 @@ _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottl
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
 _FAST_STEP_S, _SLOW_STEP_S = 2e-4, 2e-3
-# Data wait for one iteration, or two, and are collected during another: what is older than this is not learned from.
+# Data are collected during one iteration and learned from in the next; or wait for two more, where somebody asked for
+# that: what is older is not learned from.
 _ITERATIONS_OF_LAG = 4
 
 
@@ -131,7 +132,10 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
     }
     if remembers:
         choices["rnn_chrono_init"] = Choice(rollout, "rollout")
-    lag = _ITERATIONS_OF_LAG * values["ppo_epochs"] * values.get("num_batches_per_iteration", batches)
+    batches = values.get("num_batches_per_iteration", batches)
+    # The clipped ratio compares with the weights that acted: the older these, the less several epochs can learn.
+    choices["num_minibatches_to_accumulate"] = Choice(batches, "fresh data")
+    lag = _ITERATIONS_OF_LAG * values["ppo_epochs"] * batches
     if lag > values["usual_policy_lag"]:
         choices["max_policy_lag"] = Choice(lag, "many optimizer steps")
     return choices

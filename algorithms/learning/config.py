@@ -50,7 +50,8 @@ class LearningConfig:
     num_minibatches_to_accumulate: int = option(
         -1,
         "Minibatches that may wait or be collected while the learner trains, before sampling pauses; -1: twice the "
-        "batches per iteration; 0: sampling stops while training. Higher hides uneven speed and raises the policy lag",
+        "batches per iteration; up to one iteration: the next is collected as late as keeps the learner busy; 0: "
+        "sampling stops while training. Higher hides uneven speed and raises the policy lag",
         minimum=-1,
     )
     shuffle_minibatches: bool = option(
@@ -63,7 +64,9 @@ class LearningConfig:
         minimum=0,
     )
     train_in_background_thread: bool = option(
-        True, "Collect the next batch while training on this one. Off: one after the other, easier to debug"
+        True,
+        "Copy the next batch together while training on this one, where more than the next iteration may be under way. "
+        "Off: one after the other, easier to debug",
     )
 
     learning_rate: float = option(

@@ -42,6 +42,8 @@ class BatchAssembler:
     def __init__(self, shared: SharedArrays, policy: int, trajectories: int, *, hold_blocks: bool) -> None:
         """`hold_blocks`: keep copied blocks until `release_held`, so that actors cannot run ahead."""
         self.blocks = LearnerBlocks(shared, policy)
+        self.holds = hold_blocks
+        """May be changed between two batches."""
         self._shared = shared
         self._released: list[int] = []
         self._sources = {spec.name: shared[spec.name] for spec in block_arrays(shared.sizes)}
@@ -49,10 +51,10 @@ class BatchAssembler:
         self._all_columns = np.arange(shared.sizes.rows)
         self._one_policy = shared.sizes.policies == 1
         self._trajectories = trajectories
-        self._hold = hold_blocks
         self._held: list[BlockAddress] = []
         self._open: tuple[BlockAddress, NDArray[np.int64]] | None = None  # block begun, its columns not yet copied
         self._filled = 0
+        self._blocks_taken = self._blocks_of_batch = 0
 
     def fill(self, staging: Staging) -> bool:
         """Copy what is ready. True when the staging arrays are full; the next call begins a new batch."""
@@ -62,7 +64,12 @@ class BatchAssembler:
                 return False
             self._copy_columns(staging)
         self._filled = 0
+        self._blocks_of_batch, self._blocks_taken = self._blocks_taken, 0
         return True
+
+    def is_complete(self) -> bool:
+        """As many blocks wait as the last batch was filled from, or more."""
+        return len(self.blocks.ready()) >= self._blocks_of_batch
 
     @property
     def missing(self) -> int:
@@ -83,6 +90,7 @@ class BatchAssembler:
     def _open_next(self) -> bool:
         for address in self.blocks.ready():
             self.blocks.take(address)
+            self._blocks_taken += 1
             columns = self._own_columns(address)
             if len(columns):
                 self._open = (address, columns)
@@ -124,7 +132,7 @@ class BatchAssembler:
             self._done_with(address)
 
     def _done_with(self, address: BlockAddress) -> None:
-        if self._hold:
+        if self.holds:
             self._held.append(address)
         else:
             self._release(address)

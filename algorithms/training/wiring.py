@@ -75,22 +75,31 @@ def holds_blocks(config: TrainConfig) -> bool:
     return not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0
 
 
+def is_just_in_time(config: TrainConfig) -> bool:
+    """The next iteration at most is collected while the learner trains, and that as late as keeps the learner busy."""
+    learning = config.learning
+    is_within_one = 0 < learning.num_minibatches_to_accumulate <= learning.num_batches_per_iteration
+    return config.workers.async_rl and is_within_one
+
+
 def num_blocks(config: TrainConfig, trajectories: int) -> int:
     """Blocks of each split, K: they hold what may be under way to the learner, and one waits while the next is filled.
 
-    Where the learner prepares its next iteration ahead, that one waits outside of the blocks.
+    Where the learner prepares its next iteration ahead, that one waits outside of the blocks. Where it has the next one
+    collected just in time, none waits.
 
     `trajectories`: columns that one block of every split holds together.
     """
     if holds_blocks(config):
         return 1
+    just_in_time = is_just_in_time(config)
     batches = config.learning.num_minibatches_to_accumulate
     if batches < 0:
         batches = 2 * config.learning.num_batches_per_iteration
-    if config.learning.train_in_background_thread:
+    if config.learning.train_in_background_thread and not just_in_time:
         batches -= config.learning.num_batches_per_iteration
     columns = batches * config.learning.batch_size // config.learning.rollout
-    return max(2, math.ceil(columns / trajectories))
+    return max(1 if just_in_time else 2, math.ceil(columns / trajectories))
 
 
 def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
@@ -251,6 +260,7 @@ def learner_job(
         keep_checkpoints=config.run.keep_checkpoints,
         auxiliary_options=config.auxiliary,
         hold_blocks=holds_blocks(config),
+        just_in_time=is_just_in_time(config),
         sampler_only=config.run.sampler_only,
         snapshot_every_sec=config.workers.snapshot_every_sec,
         max_bad_steps=config.learning.max_bad_steps,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from algorithms.memory.collate import BatchAssembler, Staging
 from algorithms.memory.counters import Tally, Timer, WorkerCounters
 from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.release_pacer import ReleasePacer
 from algorithms.workers.worker import LONGEST_SLEEP_S
 
 
@@ -28,11 +29,15 @@ class BatchFeeder:
         ring_actors: Callable[[set[int]], None],
         counters: WorkerCounters,
         awaits_batch: NDArray[np.uint8],
+        pacer: ReleasePacer | None = None,
     ) -> None:
         """With two stagings a thread fills one while the caller trains on the other; with one the caller fills it.
 
-        `awaits_batch` [1] is 1 while the caller sleeps in `next`.
+        `awaits_batch` [1] is 1 while the caller sleeps in `next`. `pacer`: decides when blocks are given back; with one
+        staging only, and `between_minibatches` has to be called.
         """
+        assert pacer is None or len(stagings) == 1, "who gives blocks back late prepares nothing ahead"
+        self._pacer = pacer
         self._assembler = assembler
         self._bell = bell
         self._ring_actors = ring_actors
@@ -66,15 +71,30 @@ class BatchFeeder:
             with self._asleep():
                 self._bell.wait(min(left_s, LONGEST_SLEEP_S))
             self._counters.lap(Timer.LEARNER_WAIT_BATCH)
+        if self._pacer is not None:
+            self._pacer.begin()
         return self._staging
+
+    def between_minibatches(self) -> None:
+        """Let actors go on when it is time; to be called every now and then while the caller trains."""
+        pacer = self._pacer
+        if pacer is None:
+            return
+        if pacer.is_due():
+            self._release_held()
+            pacer.release()
+        elif pacer.expects and self._assembler.is_complete():
+            pacer.full()
 
     def done(self, staging: Staging) -> None:
         """The batch may be overwritten, and the blocks behind it given back."""
         if self._thread is not None:
             self._empty.put(staging)
             return  # the assembler is the thread's
-        self._assembler.release_held()
-        self._tell_actors()
+        self._release_held()
+        if self._pacer is not None:
+            self._pacer.end()
+            self._assembler.holds = self._pacer.holds
 
     def drop_ready(self, timeout_s: float) -> None:
         """Give every complete block back unseen: sampling without a learner."""
@@ -126,6 +146,10 @@ class BatchFeeder:
                 self._full.put(staging)
         except BaseException as error:
             self._error = error
+
+    def _release_held(self) -> None:
+        self._assembler.release_held()
+        self._tell_actors()
 
     def _fill(self, staging: Staging) -> bool:
         is_full = self._assembler.fill(staging)

@@ -55,6 +55,7 @@ class LearnerJob:
     keep_checkpoints: int
     auxiliary_options: Any
     hold_blocks: bool  # actors wait for the weights that their last rollout led to
+    just_in_time: bool = False  # actors begin the next batch as late as keeps the learner busy
     sampler_only: bool = False
     snapshot_every_sec: float = 10.0
     max_bad_steps: int = 20

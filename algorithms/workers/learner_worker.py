@@ -13,6 +13,7 @@ from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.checkpoint_writer import CheckpointWriter
 from algorithms.workers.jobs import LearnerJob
 from algorithms.workers.learner_core import LearnerCore
+from algorithms.workers.release_pacer import ReleasePacer
 from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from utils.processes import keep_freed_memory
 
@@ -49,11 +50,13 @@ class LearnerWorker(Worker):
         self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job, self._serve)
         self._writer = CheckpointWriter(self._core.folder)
         assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)
-        ahead = job.learning.train_in_background_thread and not job.hold_blocks and not job.sampler_only
+        pacer = ReleasePacer() if job.just_in_time and not job.sampler_only else None
+        waits = job.hold_blocks or job.just_in_time or job.sampler_only
+        ahead = job.learning.train_in_background_thread and not waits
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
         self.report(self._core.begin(), *self._core.pop_reports())
         bell, awaits_batch = bells.own, self.arrays["awaits_batch"][job.policy : job.policy + 1]
-        self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch)
+        self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch, pacer)
         self._next_report = 0.0
         for bell in bells.policy_workers:
             bell.ring()
@@ -91,6 +94,7 @@ class LearnerWorker(Worker):
         self._obey_commands()
         if self.counters.stop_requested:
             raise _Stopped
+        self._feeder.between_minibatches()
 
     def _obey_commands(self) -> None:
         for command in self.commands.receive(FINISH_COMMAND_S):

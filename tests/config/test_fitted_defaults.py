@@ -131,6 +131,12 @@ def test_data_are_young_enough_however_many_optimizer_steps_an_iteration_takes()
     assert "max_policy_lag" not in values_of(spec_of(VECTOR), batch_size=16, max_policy_lag=5)
 
 
+def test_no_more_than_the_next_iteration_is_collected_while_one_is_learned_from():
+    assert values_of(spec_of(VECTOR))["num_minibatches_to_accumulate"] == 16
+    assert values_of(spec_of(VECTOR), num_batches_per_iteration=3)["num_minibatches_to_accumulate"] == 3
+    assert "num_minibatches_to_accumulate" not in values_of(spec_of(VECTOR), num_minibatches_to_accumulate=-1)
+
+
 def test_values_are_clipped_as_usual_where_returns_are_not_normalised():
     assert values_of(spec_of(VECTOR))["ppo_clip_value"] == float("inf")
     assert "ppo_clip_value" not in values_of(spec_of(VECTOR), normalize_returns=False)

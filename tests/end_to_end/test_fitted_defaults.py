@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -79,3 +80,18 @@ def test_the_help_of_an_environment_that_does_not_start_says_why(walk):
     run = walk("--help", env="walk:Nobody")
     assert run.end() == 2
     assert "Nobody" in run.output.splitlines()[-1]
+
+
+def test_data_are_younger_where_only_the_next_iteration_may_be_collected_meanwhile(walk):
+    steps = 64  # of an iteration, which takes longer than collecting
+    slow = ("--ppo_epochs=16", "--batch_size=256", "--num_batches_per_iteration=4", "--rollout=32")
+    lags = {}
+    for ahead in (0, 4, -1):
+        run = walk(
+            *slow, f"--num_minibatches_to_accumulate={ahead}", "--train_for_env_steps=40000", f"--seed={5 + ahead}"
+        )
+        assert run.end() == 0, run.output
+        lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+        lags[ahead] = max(line.get("0_aux/policy_lag_avg", 0.0) for line in lines) / steps
+        shutil.rmtree(run.folder)
+    assert lags[0] == 0.0 < lags[4] < 1.5 < lags[-1], lags

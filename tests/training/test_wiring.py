@@ -33,7 +33,10 @@ def config_of(tmp_path, *options, env="CartPole-v1"):
         (["--batch_size=1024", "--rollout=32", "--train_in_background_thread=False"], 8, 8),
         (["--batch_size=1024", "--rollout=32"], 10_000, 2),
         (["--batch_size=1024", "--rollout=32", "--num_batches_per_iteration=3"], 40, 3),
-        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 32, 2),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=2"], 15, 3),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=2"], 32, 2),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 32, 1),
+        (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=1"], 16, 2),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=10"], 32, 9),
         (["--batch_size=1024", "--rollout=32", "--num_minibatches_to_accumulate=0"], 8, 1),
         (["--batch_size=64", "--rollout=32", "--async_rl=False"], 8, 1),
@@ -165,16 +168,24 @@ def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):
 
 
 @pytest.mark.parametrize(
-    ("options", "holds"),
-    [([], False), (["--async_rl=False"], True), (["--num_minibatches_to_accumulate=0"], True)],
+    ("options", "holds", "just_in_time"),
+    [
+        ([], False, False),
+        (["--async_rl=False"], True, False),
+        (["--num_minibatches_to_accumulate=0"], True, False),
+        (["--num_minibatches_to_accumulate=1"], False, True),
+        (["--num_batches_per_iteration=4", "--num_minibatches_to_accumulate=4"], False, True),
+        (["--num_batches_per_iteration=4", "--num_minibatches_to_accumulate=5"], False, False),
+        (["--async_rl=False", "--num_minibatches_to_accumulate=1"], True, False),
+    ],
 )
-def test_blocks_are_held_where_actors_wait_for_what_was_learned(tmp_path, options, holds):
+def test_blocks_are_held_where_actors_wait_for_what_was_learned(tmp_path, options, holds, just_in_time):
     small = ["--batch_size=64", "--rollout=32", "--num_envs_per_worker=8", "--experiment=first"]
     resolved = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", *small, *options])
     experiment = Experiment.open(resolved, ["train_appo.py"])
     job = wiring.learner_job(resolved.config, probe("CartPole-v1"), 0, "cpu", experiment, Seeds(1, 0))
     experiment.close()
-    assert job.hold_blocks == holds
+    assert (job.hold_blocks, job.just_in_time) == (holds, just_in_time)
     assert job.trajectories == 2 * resolved.config.learning.num_batches_per_iteration
 
 

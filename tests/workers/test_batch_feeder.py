@@ -11,6 +11,7 @@ from algorithms.memory.collate import BatchAssembler, allocate_staging
 from algorithms.memory.counters import Tally, Timer, WorkerCounters
 from algorithms.workers.batch_feeder import BatchFeeder
 from algorithms.workers.doorbells import Doorbell
+from algorithms.workers.release_pacer import ReleasePacer
 from tests.memory.memory_cases import shared
 
 WIDTH = 10  # columns of two blocks
@@ -19,7 +20,7 @@ WIDTH = 10  # columns of two blocks
 class Case:
     """Two actors that number their columns, and a feeder."""
 
-    def __init__(self, stagings, *, hold=False, blocks=2):
+    def __init__(self, stagings, *, hold=False, blocks=2, pacer=None):
         self.arrays = shared(actors=2, splits=1, blocks=blocks)
         self.splits = [SplitBlocks(self.arrays, actor, 0) for actor in range(2)]
         self.assembler = BatchAssembler(self.arrays, 0, WIDTH, hold_blocks=hold)
@@ -28,7 +29,8 @@ class Case:
         plain = [allocate_staging(self.arrays, WIDTH, np.zeros) for _ in range(stagings)]
         counters, self.awaits_batch = WorkerCounters(self.arrays, 6), self.arrays["awaits_batch"][:1]
         self.awaits_batch[0] = 1
-        self.feeder = BatchFeeder(self.assembler, plain, self.bell, self.rung.append, counters, self.awaits_batch)
+        ring = self.rung.append
+        self.feeder = BatchFeeder(self.assembler, plain, self.bell, ring, counters, self.awaits_batch, pacer)
         self.columns = 0
 
     def fill(self):
@@ -142,6 +144,44 @@ def test_held_blocks_come_back_when_the_batch_is_done(make):
     case.feeder.done(staging)
     assert set().union(*case.rung) == {0, 1}
     assert case.fill() == 2
+
+
+def test_blocks_come_back_as_late_as_the_next_batch_allows(make):
+    now = 0.0
+    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
+    case.fill()
+    staging = case.feeder.next(10.0)
+    assert case.fill() == 2  # nothing is known yet: at once
+    now += 2.0
+    case.feeder.between_minibatches()  # the next batch was full after 2 s
+    now += 8.0
+    case.feeder.done(staging)
+    staging = case.feeder.next(10.0)
+    case.rung.clear()
+    now += 7.0
+    case.feeder.between_minibatches()
+    assert case.fill() == 0 and case.rung == []
+    now += 1.0
+    case.feeder.between_minibatches()
+    assert case.rung == [{0, 1}] and case.fill() == 2
+    now += 2.0
+    case.feeder.done(staging)
+    assert case.feeder.next(10.0).arrays["rewards"][0].tolist() == list(range(2 * WIDTH, 3 * WIDTH))
+
+
+def test_blocks_that_were_kept_too_long_come_back_with_the_end_of_training(make):
+    now = 0.0
+    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
+    for seconds in (10.0, 1.0):  # training takes a tenth of what it took
+        case.fill()
+        staging = case.feeder.next(10.0)
+        case.fill()
+        now += 0.1
+        case.feeder.between_minibatches()
+        now += seconds
+        case.rung.clear()
+        case.feeder.done(staging)
+    assert case.rung == [{0, 1}]
 
 
 def test_sampling_without_a_learner_gives_every_block_back_unseen(make):
