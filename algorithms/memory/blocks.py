@@ -191,6 +191,11 @@ class LearnerBlocks:
         addresses = [BlockAddress(a, s, k, int(sequences[a, s, k])) for a, s, k in found.tolist()]
         return sorted(addresses, key=lambda address: address.sequence)
 
+    @property
+    def num_ready(self) -> int:
+        """How many `ready` would give."""
+        return int(np.count_nonzero(self._ready > self._taking))
+
     def take(self, address: BlockAddress) -> None:
         """READY -> TRAINING, for this policy."""
         cell = address[:3]

@@ -69,7 +69,7 @@ class BatchAssembler:
 
     def is_complete(self) -> bool:
         """As many blocks wait as the last batch was filled from, or more."""
-        return len(self.blocks.ready()) >= self._blocks_of_batch
+        return self.blocks.num_ready >= self._blocks_of_batch
 
     @property
     def missing(self) -> int:

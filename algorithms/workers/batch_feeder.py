@@ -71,6 +71,9 @@ class BatchFeeder:
             with self._asleep():
                 self._bell.wait(min(left_s, LONGEST_SLEEP_S))
             self._counters.lap(Timer.LEARNER_WAIT_BATCH)
+            if self._pacer is not None and self._pacer.is_overdue():
+                self._assembler.holds = False
+                self._release_held()
         if self._pacer is not None:
             self._pacer.begin()
         return self._staging

@@ -16,6 +16,8 @@ from collections.abc import Callable
 _MARGIN = 1.1
 # How much of a new measurement counts: a slower moment counts at once.
 _SMOOTHING = 0.3
+# An actor that hangs keeps its rollout back: the others play on for it when collecting takes so much longer than usual.
+_PATIENCE = 2.0
 
 
 class ReleasePacer:
@@ -58,6 +60,10 @@ class ReleasePacer:
     def full(self) -> None:
         """The next batch is complete, before training has ended."""
         self._note_full(self._clock())
+
+    def is_overdue(self) -> bool:
+        """The learner waits, and has waited long for a batch for which it keeps blocks."""
+        return self.holds and not self._is_full and self._clock() - self._released > _PATIENCE * self._collect_s
 
     def end(self) -> None:
         """Training has ended; what was held is given back now."""

@@ -184,6 +184,32 @@ def test_blocks_that_were_kept_too_long_come_back_with_the_end_of_training(make)
     assert case.rung == [{0, 1}]
 
 
+def test_an_actor_that_hangs_does_not_keep_the_others_waiting(make):
+    now = 0.0
+    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
+    for _ in range(2):
+        case.fill()
+        staging = case.feeder.next(10.0)
+        case.fill()
+        now += 1.0
+        case.feeder.between_minibatches()
+        now += 9.0
+        case.feeder.done(staging)
+    case.feeder.done(case.feeder.next(10.0))
+    alone = case.splits[0]
+
+    def play():
+        if not alone.begin_next():
+            return False
+        alone.complete()
+        return True
+
+    assert play() and case.feeder.next(0.01) is None and not play()
+    now += 3.0  # thrice as long as ever before
+    assert case.feeder.next(0.05) is None
+    assert play() and case.feeder.next(10.0) is not None
+
+
 def test_sampling_without_a_learner_gives_every_block_back_unseen(make):
     case = make(1)
     for _ in range(5):
