@@ -19,7 +19,7 @@ NO_GROUP = 2**31
 # Starts the guardian and two children in its group, one of which has a child itself; prints their process ids.
 PARENT = """
 import os, subprocess, sys, time
-command = [sys.executable, "-I", "-S", sys.argv[1], "/no/folder"]
+command = [sys.executable, "-I", "-S", sys.argv[1], "/no/" + sys.argv[3]]
 guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 group = int(guardian.stdout.readline())
 sleep = "import time; time.sleep(1000)"
@@ -45,12 +45,17 @@ def is_alive(pid):
         return False
 
 
+def a_mark():
+    """A guardian kills whoever shows the name of its folder, and pytest-xdist shows the names of tests."""
+    return f"appo-{uuid.uuid4().hex}"
+
+
 @pytest.fixture
 def make_parent():
     started, pids = [], []
 
     def make(how):
-        command = [sys.executable, "-c", PARENT, guardian.__file__, how]
+        command = [sys.executable, "-c", PARENT, guardian.__file__, how, a_mark()]
         parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         started.append(parent)
         assert parent.stdout is not None
@@ -84,7 +89,7 @@ def test_when_its_parent_is_killed_the_whole_group_is_gone_within_two_seconds(ma
 
 
 def test_when_its_parent_is_gone_the_folder_it_was_given_is_gone_with_its_files(tmp_path):
-    folder, beside = tmp_path / "sockets", tmp_path / "beside"
+    folder, beside = tmp_path / a_mark(), tmp_path / "beside"
     folder.mkdir()
     (folder / "listener").touch()
     beside.touch()
@@ -107,7 +112,7 @@ def test_scripts_that_came_through_the_pipe_are_run_with_the_group_and_outlive_i
         "    time.sleep(0.01)\n"
         f"open({str(told)!r}, 'w').write(sys.argv[1])\n"
     )
-    command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / "sockets")]
+    command = [sys.executable, "-I", "-S", guardian.__file__, str(tmp_path / a_mark())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         group = process.stdout.readline().decode().strip()
@@ -164,7 +169,7 @@ os._exit(0)
 
 
 def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_nobody_else(tmp_path):
-    mark = f"appo-{uuid.uuid4().hex}"
+    mark = a_mark()
     with subprocess.Popen([sys.executable, "-c", MARKED, mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         stranger, *family = [int(word) for word in starter.stdout.readline().split()]
@@ -199,7 +204,7 @@ time.sleep(1000)
 @pytest.mark.parametrize("environment", [{}, {"WORD": "something"}])
 def test_a_process_that_shows_no_environment_yet_is_looked_at_again(environment):
     """As one that is just being replaced by the program that it executes; others are looked at once."""
-    mark, strangers = f"appo-{uuid.uuid4().hex}", set[tuple[int, int]]()
+    mark, strangers = a_mark(), set[tuple[int, int]]()
     command = [sys.executable, "-c", MARKED_LATER, mark]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
