@@ -37,7 +37,7 @@ train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go
 	@echo "  go on     make train ENV=$(ENV) EXPERIMENT=$(EXPERIMENT) ARGS=--train_for_env_steps=2e6"
 	@echo "  curves    $(VENV)/bin/tensorboard --logdir train_dir"
 
-# Where a test ends its process, pytest-xdist with restarts waits for ever for those that it was to run next.
+# Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it.
 test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
 	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile --max-worker-restart=0 $(ARGS)
 

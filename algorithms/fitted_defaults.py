@@ -27,8 +27,8 @@ _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottl
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
 _FAST_STEP_S, _SLOW_STEP_S = 2e-4, 2e-3
-# Data are collected during one iteration and learned from in the next; or wait for two more, where somebody asked for
-# that: what is older is not learned from.
+# Data are learned from one iteration after they were collected, three with --num_minibatches_to_accumulate=-1. What is
+# older than this is masked.
 _ITERATIONS_OF_LAG = 4
 
 

@@ -65,7 +65,7 @@ class LearningConfig:
     )
     train_in_background_thread: bool = option(
         True,
-        "Copy the next batch together while training on this one, where more than the next iteration may be under way. "
+        "Assemble the next batch while training on this one, where more than the next iteration may be under way. "
         "Off: one after the other, easier to debug",
     )
 

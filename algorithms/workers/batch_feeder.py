@@ -36,7 +36,7 @@ class BatchFeeder:
         `awaits_batch` [1] is 1 while the caller sleeps in `next`. `pacer`: decides when blocks are given back; with one
         staging only, and `between_minibatches` has to be called.
         """
-        assert pacer is None or len(stagings) == 1, "who gives blocks back late prepares nothing ahead"
+        assert pacer is None or len(stagings) == 1, "a feeder with a pacer prepares nothing ahead"
         self._pacer = pacer
         self._assembler = assembler
         self._bell = bell
@@ -75,11 +75,12 @@ class BatchFeeder:
                 self._assembler.holds = False
                 self._release_held()
         if self._pacer is not None:
-            self._pacer.begin()
+            self._pacer.begin(is_released=not self._assembler.holds)
+            self.between_minibatches()  # collecting may have become slower than training since these blocks were kept
         return self._staging
 
     def between_minibatches(self) -> None:
-        """Let actors go on when it is time; to be called every now and then while the caller trains."""
+        """Give blocks back when it is time; to be called while the caller trains, as often as it can."""
         pacer = self._pacer
         if pacer is None:
             return

@@ -1,9 +1,8 @@
 """When actors may begin the next batch: so late that it is full as training on this one ends.
 
-What is collected while the learner trains is chosen by weights that training leaves behind, and the older they are the
-less can be learned from it. Blocks that are given back as soon as they are copied lie there, full, until training is
-over wherever that takes longer than collecting; given back so much later, they hold what newer weights have chosen, and
-the learner waits no longer for them.
+Each optimizer step makes the weights that acted older, and less can be learned from what they have chosen. Where
+training takes longer than collecting, blocks that are given back at once are full long before the learner needs them.
+Given back later they hold what newer weights have chosen, and the learner waits no longer.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import math
 import time
 from collections.abc import Callable
 
-# Collecting takes as long as the last times, and a little: data that wait a moment cost less than a learner that does.
+# Actors begin a little earlier than they would have to: data that wait cost less than a learner that waits.
 _MARGIN = 1.1
-# How much of a new measurement counts: a slower moment counts at once.
+# Weight of a new measurement that is shorter than the estimate; a longer one replaces it.
 _SMOOTHING = 0.3
-# An actor that hangs keeps its rollout back: the others play on for it when collecting takes so much longer than usual.
+# An actor may hang: after so many times the usual duration the others go on, and fill the batch without it.
 _PATIENCE = 2.0
 
 
@@ -33,18 +32,17 @@ class ReleasePacer:
 
     @property
     def holds(self) -> bool:
-        """Training takes longer than collecting, so blocks wait for `is_due`."""
+        """Training takes longer than collecting: the blocks of the next batch are to be kept when they are copied."""
         return _MARGIN * self._collect_s < self._train_s
 
-    def begin(self) -> None:
-        """A batch is full, and training on it begins."""
-        self._began = self._clock()
-        self._note_full(self._began)
-        self._is_released, self._is_full = not self.holds, False
-        self._released = self._began
+    def begin(self, *, is_released: bool) -> None:
+        """A batch is full, and training on it begins. `is_released`: its blocks were given back as they were copied."""
+        self.full()
+        self._began = self._released = self._clock()
+        self._is_released, self._is_full = is_released, False
 
     def is_due(self) -> bool:
-        """Whether actors should begin now."""
+        """Whether the blocks that were kept are to be given back now."""
         return not self._is_released and self._elapsed() >= self._train_s - _MARGIN * self._collect_s
 
     def release(self) -> None:
@@ -58,8 +56,14 @@ class ReleasePacer:
         return self._is_released and not self._is_full
 
     def full(self) -> None:
-        """The next batch is complete, before training has ended."""
-        self._note_full(self._clock())
+        """The next batch is complete."""
+        if self._is_full:
+            return
+        self._is_full = True
+        took_s = self._clock() - self._released
+        if took_s < self._collect_s < math.inf:
+            took_s = self._collect_s + _SMOOTHING * (took_s - self._collect_s)
+        self._collect_s = took_s
 
     def is_overdue(self) -> bool:
         """The learner waits, and has waited long for a batch for which it keeps blocks."""
@@ -73,12 +77,3 @@ class ReleasePacer:
 
     def _elapsed(self) -> float:
         return self._clock() - self._began
-
-    def _note_full(self, now: float) -> None:
-        if self._is_full:
-            return
-        self._is_full = True
-        took_s = now - self._released
-        if took_s < self._collect_s < math.inf:
-            took_s = self._collect_s + _SMOOTHING * (took_s - self._collect_s)
-        self._collect_s = took_s

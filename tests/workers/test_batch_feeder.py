@@ -184,6 +184,24 @@ def test_blocks_that_were_kept_too_long_come_back_with_the_end_of_training(make)
     assert case.rung == [{0, 1}]
 
 
+def test_held_blocks_come_back_at_once_when_collecting_takes_longer_than_training(make):
+    now = 0.0
+    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
+    for _ in range(2):
+        case.fill()
+        staging = case.feeder.next(10.0)
+        case.fill()
+        now += 1.0
+        case.feeder.between_minibatches()
+        now += 9.0
+        case.feeder.done(staging)
+    case.feeder.done(case.feeder.next(10.0))
+    now += 20.0  # the blocks of this batch were to be held
+    case.fill()
+    assert case.feeder.next(10.0) is not None
+    assert case.fill() == 2
+
+
 def test_an_actor_that_hangs_does_not_keep_the_others_waiting(make):
     now = 0.0
     case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
