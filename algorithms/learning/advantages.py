@@ -28,7 +28,9 @@ def masked_mean(x: Tensor, weights: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def normalized_advantages(advantages: Tensor, valid: Tensor, weights: Tensor) -> Tensor:
+def normalized_advantages(
+    advantages: Tensor, valid: Tensor, weights: Tensor, least_spread: Tensor | None = None
+) -> Tensor:
     """Shift and scale to mean 0 and standard deviation 1 over the valid rows; 0 on the others.
 
     A spread that is only the rounding error of the mean is not blown up: equal advantages become 0, and so does a
@@ -38,9 +40,13 @@ def normalized_advantages(advantages: Tensor, valid: Tensor, weights: Tensor) ->
         advantages: [T, B], finite also on masked rows.
         valid: [T, B] bool.
         weights: [T, B] as made by `mean_weights` of `valid`.
+        least_spread: scalar, not negative; a smaller deviation than this becomes less than 1.
     """
     mean = masked_mean(advantages, weights)
     centred = (advantages - mean) * valid
     spread = masked_mean(centred.square(), weights).sqrt()
     # float32 carries a relative error of 1e-7; sums over a batch lose another digit or two.
-    return centred * (spread > 1e-5 * mean.abs()) / spread.clamp(min=1e-30)
+    is_spread = spread > 1e-5 * mean.abs()
+    if least_spread is not None:
+        spread = torch.maximum(spread, least_spread)
+    return centred * is_spread / spread.clamp(min=1e-30)

@@ -144,7 +144,10 @@ def _actor_critic_losses(
     weights: Tensor,
 ) -> dict[str, Tensor]:
     parameters, values, log_ratio = forward
-    advantages = normalized_advantages(estimates.advantages, minibatch.valid, weights)
+    least_spread = None
+    if config.advantage_noise > 0:
+        least_spread = config.advantage_noise * masked_mean(estimates.value_targets, weights).abs()
+    advantages = normalized_advantages(estimates.advantages, minibatch.valid, weights, least_spread)
     targets, behaviour_values = estimates.value_targets, minibatch.behaviour_value
     if model.returns_normalizer is not None:
         targets = model.returns_normalizer.normalize(targets)

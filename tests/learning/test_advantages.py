@@ -4,6 +4,7 @@ import statistics
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from algorithms.learning.advantages import masked_mean, mean_weights, normalized_advantages
 
@@ -51,3 +52,12 @@ def test_the_rounding_error_of_equal_advantages_is_not_blown_up():
     valid = torch.ones(32, 33, dtype=torch.bool)
     result = normalized_advantages(torch.full((32, 33), 1234.567), valid, mean_weights(valid))
     assert result.abs().max() == 0.0
+
+
+def test_a_spread_below_the_least_is_not_blown_up_to_one():
+    x, weights = torch.randn(4, 5, generator=torch.Generator().manual_seed(1)), mean_weights(torch.ones(4, 5).bool())
+    valid = torch.ones(4, 5, dtype=torch.bool)
+    usual = normalized_advantages(x, valid, weights)
+    spread = x.std(correction=0)
+    assert torch.equal(normalized_advantages(x, valid, weights, 0.5 * spread), usual)
+    assert_close(normalized_advantages(x, valid, weights, 4.0 * spread), usual / 4.0)

@@ -57,6 +57,18 @@ def test_masked_rows_have_no_influence_on_the_gradient():
     assert (gradient() - before).abs().max() > 1e-5
 
 
+def test_differences_that_are_small_beside_the_return_weigh_little_when_taken_for_noise():
+    model, batch = TinyModel(), acted_out(TinyModel())
+    batch = batch._replace(rewards=batch.rewards + 1000.0)
+
+    def policy_loss(**options):
+        config = config_for(6, 4, gamma=0.0, **options)
+        return evaluate(model, whole_batch(batch, config, 0), config).terms["policy_loss"]
+
+    assert policy_loss(advantage_noise=1.0).abs() < 0.1 * policy_loss().abs()
+    assert_close(policy_loss(advantage_noise=1e-7), policy_loss())
+
+
 def test_values_are_learned_in_normalised_units():
     torch.manual_seed(0)
     model = TinyModel(returns_normalizer=ScaledReturns(mean=5.0, deviation=10.0))
