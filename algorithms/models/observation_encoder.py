@@ -139,6 +139,8 @@ class CategoryEncoder(nn.Module):
     def __init__(self, leaf: ObservationLeaf, config: ModelConfig) -> None:
         super().__init__()
         self.num_categories = leaf.num_categories
+        # Numbers have a mean square of 1 then, as normalised vectors have: at 1 the first layer is as good as linear.
+        self.height = math.sqrt(leaf.num_categories)
         entries = leaf.shape[0]
         self.embedding: nn.Embedding | None = None
         if entries * leaf.num_categories > _ONE_HOT_LIMIT:
@@ -156,4 +158,4 @@ class CategoryEncoder(nn.Module):
         if self.embedding is not None:
             return self.encoder(self.embedding(x).flatten(1))
         one_hot = torch.zeros((*x.shape, self.num_categories), device=x.device)
-        return self.encoder(one_hot.scatter_(-1, x.unsqueeze(-1), 1.0).flatten(1))
+        return self.encoder(one_hot.scatter_(-1, x.unsqueeze(-1), self.height).flatten(1))

@@ -18,6 +18,7 @@ from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
 from algorithms.models.encoders import conv_medium, conv_nature, conv_small, minigrid_tiny, mlp, resnet_impala
+from algorithms.models.observation_encoder import CategoryEncoder
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -210,3 +211,13 @@ def test_images_of_any_size_are_seen_to_their_edges(module, side):
     with torch.no_grad():
         change = encoder(one_lit) - encoder(torch.zeros(1, 1, side, side))
     assert (change.abs().amax(1) > 1e-3).all()
+
+
+def test_numbers_of_a_category_have_the_size_of_normalised_ones():
+    leaf = ObservationLeaf("rooms", (2,), "int64", "categorical", 9)
+    encoder = CategoryEncoder(leaf, ModelConfig(mlp_layers="16"))
+    read = []
+    assert isinstance(encoder.encoder, nn.Module)
+    encoder.encoder.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    encoder(torch.cartesian_prod(torch.arange(9), torch.arange(9)))
+    assert read[0].square().mean(0) == pytest.approx(torch.ones(18))
