@@ -14,15 +14,16 @@ import numpy as np
 
 from envs.api import EnvProfile, EnvSpec
 
-# Rows that one rollout of all environments brings: enough for a gradient that points somewhere, and few enough for
-# several iterations within the first ten thousand frames.
-_ROWS = 4096
-# The same for images. PPO's clipping bounds what one iteration may change: where it already clips a quarter of the
-# rows, more and smaller iterations lead further within the same frames.
-_IMAGE_ROWS = 1024
+# Rows that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that more
+# and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
+_ROWS, _IMAGE_ROWS = 2048, 1024
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
 _MEMORY_ROWS = 64  # gradients flow back through as many
+# Where nothing but the end of an episode is rewarded, a rollout holds whole episodes as long as that is no longer.
+_LONGEST_EPISODE_ROLLOUT = 256
+# The usual lambda carries credit over 20 steps; from episodes of this length on, that is too little for such rewards.
+_LATE_STEPS, _MOST_LAMBDA = 50, 0.99
 _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottleneck
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
@@ -74,14 +75,21 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
             "hidden_size": Choice(width, "size of images"),
             "mlp_layers": Choice("64,64", "beside images"),
         }
-    width = 64 if numbers <= _MANY_NUMBERS else 128
+    width, why = 64 if numbers <= _MANY_NUMBERS else 128, f"{numbers} inputs"
+    if remembers:
+        width, why = 128, "memory"
     return choices | {
-        "mlp_layers": Choice(f"{width},{width}", f"{numbers} inputs"),
+        "mlp_layers": Choice(str(width) if remembers else f"{width},{width}", why),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
-        "hidden_size": Choice(width, f"{numbers} inputs"),
-        "nonlinearity": Choice("tanh", "vector observations"),
+        "hidden_size": Choice(width, why),
+        "nonlinearity": Choice(*_nonlinearity(spec)),
         "actor_critic_share_weights": Choice(bool(remembers), "one memory" if remembers else "small network"),
     }
+
+
+def _nonlinearity(spec: EnvSpec) -> tuple[str, str]:
+    is_categorical = all(leaf.kind in ("categorical", "mask") for leaf in spec.observations)
+    return ("relu", "categories alone") if is_categorical else ("tanh", "vector observations")
 
 
 def _obs_scale(spec: EnvSpec, profile: EnvProfile) -> Choice:
@@ -107,11 +115,10 @@ def _sampling(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> d
 
 def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict[str, Choice]:
     """Rollout, chunks and minibatches: each has to be a multiple of another."""
-    del profile
     columns = values["num_workers"] * values["num_envs_per_worker"] * spec.agents_per_env
     columns_of_policy = max(1, columns // values.get("num_policies", 1))
     remembers, has_vtrace = values["use_rnn"], values.get("with_vtrace", False)
-    rollout, why = _rollout(spec, columns, columns_of_policy)
+    rollout, why = _rollout(spec, profile, columns, columns_of_policy)
     if remembers:
         rollout = min(rollout, _MEMORY_ROWS)
     rollout = values.get("rollout") or _compatible_rollout(rollout, values, is_whole=remembers or has_vtrace)
@@ -141,14 +148,17 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
     return choices
 
 
-def _rollout(spec: EnvSpec, columns: int, columns_of_policy: int) -> tuple[int, str]:
+def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy: int) -> tuple[int, str]:
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
     rows = _IMAGE_ROWS if _pixels(spec) else _ROWS
-    wanted = max(32, _power_of_two(rows / columns_of_policy))
-    if longest < wanted:
-        return longest, "size of observations"
-    return wanted, f"{columns_of_policy} agents at once"
+    wanted, why = max(32, _power_of_two(rows / columns_of_policy)), f"{columns_of_policy} agents at once"
+    if _pays_late(profile) and profile.episode_steps is not None and not _pixels(spec):
+        # At least twice the length of an episode: most episodes lie in one rollout as a whole.
+        episodes = 2 * _power_of_two(2.0 * profile.episode_steps - 1.0)
+        if wanted < episodes <= _LONGEST_EPISODE_ROLLOUT:
+            wanted, why = episodes, "whole episodes"
+    return (longest, "size of observations") if longest < wanted else (wanted, why)
 
 
 def _compatible_rollout(wanted: int, given: Mapping[str, Any], *, is_whole: bool) -> int:
@@ -172,24 +182,42 @@ def _compatible_rollout(wanted: int, given: Mapping[str, Any], *, is_whole: bool
 
 
 def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
-    del profile
+    is_continuous = any(leaf.kind == "continuous" for leaf in spec.actions)
+    rate = Choice(5e-4, "large images") if _pixels(spec) > _LARGE_IMAGE else Choice(1e-3, "small network")
     choices = {
-        "learning_rate": Choice(5e-4, "small iterations") if _pixels(spec) else Choice(3e-4, "unknown task"),
-        "ppo_epochs": Choice(4, "unknown task"),
+        "learning_rate": rate,
+        "ppo_epochs": Choice(8, "continuous actions") if is_continuous else Choice(4, "discrete actions"),
         "ppo_clip_ratio": Choice(0.2, "several epochs"),
         "normalize_returns": Choice(True, "unknown scale"),
+        "advantage_noise": Choice(0.02, "unknown task"),
         "max_grad_norm": Choice(1.0, "unknown task"),
         "adam_eps": Choice(1e-5, "unknown task"),
     }
     if given.get("normalize_returns", True):
         choices["ppo_clip_value"] = Choice(math.inf, "normalised returns")
-    if any(leaf.kind == "continuous" for leaf in spec.actions):
+    if is_continuous:
         choices["adaptive_stddev"] = Choice(False, "continuous actions")
+        choices["initial_stddev"] = Choice(0.6, "continuous actions")
     if all(leaf.kind == "continuous" for leaf in spec.actions):
         choices["exploration_loss_coeff"] = Choice(0.0, "continuous actions")
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
+    if _pays_late(profile):
+        choices["gae_lambda"] = Choice(_late_lambda(profile), "rewards end episodes")
     return choices
+
+
+def _pays_late(profile: EnvProfile) -> bool:
+    """Nothing but the end of an episode is rewarded, and that comes late."""
+    is_long = profile.episode_steps is None or profile.episode_steps >= _LATE_STEPS
+    return profile.rewards_end_only and is_long
+
+
+def _late_lambda(profile: EnvProfile) -> float:
+    """What carries credit from the end of an episode to its start."""
+    if profile.episode_steps is None:
+        return _MOST_LAMBDA
+    return round(min(1.0 - 1.0 / profile.episode_steps, _MOST_LAMBDA), 3)
 
 
 def _numbers(spec: EnvSpec) -> int:

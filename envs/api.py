@@ -66,6 +66,9 @@ class EnvProfile(NamedTuple):
 
     step_s: float | None = None  # median time of a step
     largest_pixel: float | None = None  # of any image
+    episode_steps: float | None = None  # mean length of the episodes that ended meanwhile
+    rewards_end_only: bool = False
+    """No step but the last one of an episode gave a reward other than 0."""
 
 
 class EnvContext(NamedTuple):

@@ -83,6 +83,8 @@ class _Flight:
         self._rng = np.random.default_rng(_SEED)
         self._step_seconds: list[float] = []
         self._largest_pixel: float | None = None
+        self._episode_steps: list[int] = []
+        self._has_early_reward = False
         self.warnings: list[str] = []
 
     def build(self) -> None:
@@ -111,8 +113,13 @@ class _Flight:
             self.warnings.append(f"--env={self._resolved.name}, close: {error}")
 
     def profile(self) -> EnvProfile:
-        """Step time and the like, as measured so far."""
-        return EnvProfile(statistics.median(self._step_seconds) if self._step_seconds else None, self._largest_pixel)
+        """What random play has shown so far."""
+        return EnvProfile(
+            step_s=statistics.median(self._step_seconds) if self._step_seconds else None,
+            largest_pixel=self._largest_pixel,
+            episode_steps=statistics.mean(self._episode_steps) if self._episode_steps else None,
+            rewards_end_only=bool(self._steps) and not self._has_early_reward,
+        )
 
     def play(self) -> None:
         """Steps until there were enough, through crashes that training would survive as well."""
@@ -154,7 +161,7 @@ class _Flight:
         self._go(_RESET)
         results = self._hand.reset(_SEED + self._attempt)
         self._look(results)
-        has_ended = False
+        has_ended, first = False, self._steps
         while not has_ended and not self._has_played_enough(deadline):
             mask = self._masks(results)
             rows = random_actions(self.spec.actions, self._rng, self._hand.num_rows, mask)
@@ -166,6 +173,9 @@ class _Flight:
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
+            self._has_early_reward |= not has_ended and any(results.rewards.values())
+        if has_ended and self._steps > first:
+            self._episode_steps.append(self._steps - first)
 
     def _has_played_enough(self, deadline: float) -> bool:
         """At least one step: building may have taken longer than the whole check should."""

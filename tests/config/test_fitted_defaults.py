@@ -95,6 +95,7 @@ def test_memory_is_for_environments_that_say_so():
     remembers = values_of(spec_of(VECTOR)._replace(needs_memory=True))
     assert remembers["use_rnn"] is True and remembers["recurrence"] > 1
     assert remembers["rnn_chrono_init"] == remembers["rollout"]
+    assert remembers["hidden_size"] > values_of(spec_of(VECTOR))["hidden_size"]
     assert values_of(spec_of(VECTOR))["recurrence"] == 1
     assert "rnn_chrono_init" not in values_of(spec_of(VECTOR))
 
@@ -112,10 +113,33 @@ def test_rollouts_of_large_observations_are_short_and_many_agents_need_no_long_o
     assert values_of(spec_of(VECTOR), num_workers=64)["rollout"] < values_of(spec_of(VECTOR))["rollout"]
 
 
-def test_iterations_on_images_are_smaller_and_bolder():
+def test_iterations_on_images_are_smaller_and_those_on_large_ones_more_careful():
     images, vectors = values_of(spec_of(IMAGE)), values_of(spec_of(VECTOR))
-    assert images["rollout"] < vectors["rollout"] and images["learning_rate"] > vectors["learning_rate"]
+    assert images["rollout"] < vectors["rollout"] and images["learning_rate"] < vectors["learning_rate"]
     assert images["num_batches_per_iteration"] < vectors["num_batches_per_iteration"]
+    small = values_of(spec_of(IMAGE._replace(shape=(3, 16, 16))))
+    assert small["rollout"] == images["rollout"] and small["learning_rate"] == vectors["learning_rate"]
+
+
+LATE = EnvProfile(step_s=1e-5, episode_steps=101.0, rewards_end_only=True)
+
+
+def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
+    usual, late = values_of(spec_of(VECTOR)), values_of(spec_of(VECTOR), LATE)
+    assert late["gae_lambda"] == 0.99 and "gae_lambda" not in usual
+    assert late["rollout"] >= 2 * 101 > usual["rollout"]
+    assert values_of(spec_of(VECTOR), LATE._replace(episode_steps=60.0))["gae_lambda"] == 0.983
+    for other in (LATE._replace(rewards_end_only=False), LATE._replace(episode_steps=20.0)):
+        assert values_of(spec_of(VECTOR), other) == usual
+
+
+def test_rollouts_hold_late_rewards_only_where_that_is_cheap():
+    usual, endless = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=None)
+    assert values_of(spec_of(VECTOR), endless)["rollout"] == usual["rollout"]
+    assert values_of(spec_of(VECTOR), endless)["gae_lambda"] == 0.99
+    assert values_of(spec_of(VECTOR), LATE._replace(episode_steps=150.0))["rollout"] == usual["rollout"]
+    assert values_of(spec_of(IMAGE), LATE)["rollout"] == values_of(spec_of(IMAGE))["rollout"]
+    assert values_of(spec_of(VECTOR)._replace(needs_memory=True), LATE)["rollout"] == usual["rollout"]
 
 
 def test_all_rollouts_of_large_observations_stay_small_however_many_policies_share_them():
@@ -132,7 +156,7 @@ def test_data_are_young_enough_however_many_optimizer_steps_an_iteration_takes()
 
 
 def test_no_more_than_the_next_iteration_is_collected_while_one_is_learned_from():
-    assert values_of(spec_of(VECTOR))["num_minibatches_to_accumulate"] == 16
+    assert values_of(spec_of(VECTOR))["num_minibatches_to_accumulate"] == 8
     assert values_of(spec_of(VECTOR), num_batches_per_iteration=3)["num_minibatches_to_accumulate"] == 3
     assert "num_minibatches_to_accumulate" not in values_of(spec_of(VECTOR), num_minibatches_to_accumulate=-1)
 
@@ -158,6 +182,8 @@ def test_the_help_does_not_look_at_experiments(tmp_path, capsys):
 def test_continuous_actions_explore_by_their_deviation_and_discrete_ones_by_entropy():
     assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["exploration_loss_coeff"] == 0.0
     assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["adaptive_stddev"] is False
+    assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["initial_stddev"] < 1.0
+    assert values_of(spec_of(VECTOR, actions=(NUMBERS,)))["ppo_epochs"] > values_of(spec_of(VECTOR))["ppo_epochs"]
     mixed = values_of(spec_of(VECTOR, actions=(NUMBERS, CHOICE)))
     assert mixed["exploration_loss_coeff"] > 0.0 and mixed["adaptive_stddev"] is False
     assert "adaptive_stddev" not in values_of(spec_of(VECTOR))

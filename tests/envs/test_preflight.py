@@ -352,9 +352,18 @@ class Pictures(Sound):
         return self.observe(), 0.5, False, self.steps == 3, {}
 
 
+class PaysAtTheEnd(Pictures):
+    def step(self, action):
+        self.steps += 1
+        return self.observe(), float(self.steps == 3), self.steps == 3, False, {}
+
+
 def test_the_check_tells_what_defaults_are_fitted_to():
     checked = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100))
     assert 0.002 <= checked.profile.step_s < 0.1
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (7.0, True)
+    assert (checked.profile.episode_steps, checked.profile.rewards_end_only) == (3.0, False)
+    profile = check(PaysAtTheEnd).profile
+    assert (profile.episode_steps, profile.rewards_end_only) == (3.0, True)
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)
