@@ -1,9 +1,9 @@
 """The table of tasks that no family has defaults for: names, what random play earns, good scores, budgets of frames.
 
-Families give the tasks what they give to any task that they do not name; the exceptions are MountainCarContinuous and
-the two tasks of MiniGrid that need memory, one option each. A hash of the name puts each task into one of two halves:
-the development set, which may be looked at while defaults are made, and the report set, which is run to report and for
-nothing else.
+Families give the tasks what they give to any task that they do not name; the exceptions are MountainCarContinuous,
+whose actions are numbers, and the two tasks of MiniGrid that need memory. A hash of the name puts each task into one of
+two halves: the development set, which may be looked at while defaults are made, and the report set, which is run to
+report and for nothing else.
 """
 
 from __future__ import annotations

@@ -49,31 +49,38 @@ def make(name: str, options: ClassicOptions, context: EnvContext) -> Any:
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """A small network without memory on normalised observations; starting points, to be tuned."""
+    """What is chosen for unknown environments of such spaces, stated so that it does not depend on a measured time."""
     _check_name(name)
     values: dict[str, Any] = {
         "encoder": "mlp",
         "mlp_layers": "64,64",
         "encoder_extra_fc_layers": 0,
         "nonlinearity": "tanh",
+        "actor_critic_share_weights": False,
         "use_rnn": False,
         "normalize_input": True,
+        "normalize_returns": True,
         "num_envs_per_worker": 16,
-        "batch_size": 512,
-        "num_batches_per_iteration": 2,
-        "ppo_epochs": 2,
+        "rollout": 64,
+        "recurrence": 1,
+        "batch_size": 256,
+        "num_batches_per_iteration": 8,
+        "num_minibatches_to_accumulate": 8,
+        "ppo_epochs": 4,
         "with_vtrace": False,
         "ppo_clip_ratio": 0.2,
+        "ppo_clip_value": 1000.0,
         "learning_rate": 1e-3,
-        # Returns of hundreds would make the value loss drown the policy's gradient.
-        "reward_scale": 0.05,
+        "exploration_loss_coeff": 0.01,
+        "max_grad_norm": 1.0,
+        "adam_eps": 1e-5,
     }
     if name == NO_VELOCITY:
-        return values | {"use_rnn": True, "hidden_size": 64}
-    if name == "Pendulum-v1":
-        return values | {"normalize_returns": True, "adaptive_stddev": False, "exploration_loss_coeff": 0.0}
-    if name == "MountainCarContinuous-v0":
-        return values | {"adaptive_stddev": False}
+        memory = {"use_rnn": True, "rnn_chrono_init": 64, "recurrence": -1, "actor_critic_share_weights": True}
+        return values | memory | {"mlp_layers": "128", "hidden_size": 128}
+    if name in ("Pendulum-v1", "MountainCarContinuous-v0"):
+        deviation = {"adaptive_stddev": False, "initial_stddev": 0.6, "exploration_loss_coeff": 0.0}
+        return values | deviation | {"ppo_epochs": 8}
     return values
 
 

@@ -46,18 +46,32 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
 
 def defaults(name: str) -> dict[str, Any]:
     """Values a MiniGrid run starts from."""
-    return {
+    remembers = any(word in name for word in _NEEDS_MEMORY)
+    values: dict[str, Any] = {
         "encoder": "minigrid_tiny",
+        "mlp_layers": "64,64",
         "encoder_extra_fc_layers": 1,
         "hidden_size": 128,
         "nonlinearity": "relu",
-        "obs_scale": 5.0,
-        "use_rnn": any(word in name for word in _NEEDS_MEMORY),
-        "exploration_loss_coeff": 0.01,
-        "learning_rate": 5e-4,
-        "batch_size": 1024,
+        "obs_scale": 10.0,
+        "normalize_returns": True,
+        "use_rnn": remembers,
         "num_envs_per_worker": 16,
+        "rollout": 32,
+        "recurrence": -1 if remembers else 1,
+        "batch_size": 256,
+        "num_batches_per_iteration": 4,
+        "num_minibatches_to_accumulate": 4,
+        "ppo_epochs": 4,
+        "with_vtrace": False,
+        "ppo_clip_ratio": 0.2,
+        "ppo_clip_value": 1000.0,
+        "learning_rate": 1e-3,
+        "exploration_loss_coeff": 0.01,
+        "max_grad_norm": 1.0,
+        "adam_eps": 1e-5,
     }
+    return values | {"rnn_chrono_init": 32} if remembers else values
 
 
 FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)

@@ -74,7 +74,7 @@ def test_families_treat_the_suite_like_any_task_that_they_do_not_name():
     rows = {name: task.env for name, task in UNSEEN.items() if ":" not in task.env}
     named = {name for name, env in rows.items() if resolve(env).family.defaults(env) != unnamed_defaults(env)}
     assert len(rows) >= 12
-    # One option each: the first keeps its deviation from depending on the state, the others have a recurrent core.
+    # The first has continuous actions, the others a recurrent core.
     assert named == {"mountain_car_continuous", "minigrid_memory", "minigrid_four_rooms"}
 
 
