@@ -62,7 +62,6 @@ def defaults(name: str) -> dict[str, Any]:
         "normalize_returns": True,
         "num_envs_per_worker": 16,
         "rollout": 64,
-        "recurrence": 1,
         "batch_size": 256,
         "num_batches_per_iteration": 8,
         "num_minibatches_to_accumulate": 8,
@@ -76,7 +75,7 @@ def defaults(name: str) -> dict[str, Any]:
         "adam_eps": 1e-5,
     }
     if name == NO_VELOCITY:
-        memory = {"use_rnn": True, "rnn_chrono_init": 64, "recurrence": -1, "actor_critic_share_weights": True}
+        memory = {"use_rnn": True, "rnn_chrono_init": 64, "actor_critic_share_weights": True}
         return values | memory | {"mlp_layers": "128", "hidden_size": 128}
     if name in ("Pendulum-v1", "MountainCarContinuous-v0"):
         deviation = {"adaptive_stddev": False, "initial_stddev": 0.6, "exploration_loss_coeff": 0.0}

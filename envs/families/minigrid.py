@@ -58,7 +58,6 @@ def defaults(name: str) -> dict[str, Any]:
         "use_rnn": remembers,
         "num_envs_per_worker": 16,
         "rollout": 32,
-        "recurrence": -1 if remembers else 1,
         "batch_size": 256,
         "num_batches_per_iteration": 4,
         "num_minibatches_to_accumulate": 4,

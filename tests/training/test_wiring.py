@@ -43,7 +43,8 @@ def config_of(tmp_path, *options, env="CartPole-v1"):
     ],
 )
 def test_there_are_as_many_blocks_as_batches_may_be_under_way(tmp_path, options, trajectories, blocks):
-    options = ["--num_batches_per_iteration=1", "--num_envs_per_worker=64", "--num_workers=1", *options]
+    usual = ["--num_batches_per_iteration=1", "--num_minibatches_to_accumulate=-1"]
+    options = [*usual, "--num_envs_per_worker=64", "--num_workers=1", *options]
     assert num_blocks(config_of(tmp_path, *options), trajectories) == blocks
 
 
@@ -181,6 +182,7 @@ def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_recipes):
 )
 def test_blocks_are_held_where_actors_wait_for_what_was_learned(tmp_path, options, holds, just_in_time):
     small = ["--batch_size=64", "--rollout=32", "--num_envs_per_worker=8", "--experiment=first"]
+    small += ["--num_batches_per_iteration=2", "--num_minibatches_to_accumulate=-1"]
     resolved = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", *small, *options])
     experiment = Experiment.open(resolved, ["train_appo.py"])
     job = wiring.learner_job(resolved.config, probe("CartPole-v1"), 0, "cpu", experiment, Seeds(1, 0))
