@@ -149,7 +149,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),
         ArraySpec("memory_mb", process, "f4", "driver", "driver", "resident memory, shared pages included"),
         ArraySpec("phase", process, "i4", "each", "driver", "what the worker is doing, see counters.Phase"),
-        ArraySpec("stop", process, "i4", "driver", "each", "1: end after this step"),
+        ArraySpec("stop", process, "i4", "driver", "each; learners", "1: end after this step; actors': train no more"),
         ArraySpec("commands_sent", process, "i8", "driver", "each", "commands put into the worker's queue, in records"),
         ArraySpec("reports_sent", process, "i8", "each", "driver", "reports put into the driver's queue, in records"),
         ArraySpec("worker_in_queue", (*process, 2), "u1", "each", "driver", "1: inside its report, its command queue"),

@@ -133,6 +133,8 @@ class Driver:
         Raises:
             RunFailed: a worker keeps failing; not after `Workforce.stop_replacing`.
         """
+        # All actors, those that were given up too: learners see it, and take no step that the checkpoints would not have.
+        self._arrays["stop"][: self._arrays.sizes.actors] = 1
         self._take_last(self._workforce.stop_sampling(STOP_SAMPLING_S))
         if self._all_restored() and self._has_worked():
             self._accept()

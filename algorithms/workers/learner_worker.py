@@ -32,7 +32,7 @@ class _Stopped(Exception):
 class LearnerWorker(Worker):
     """Trains one policy; steps no environment and acts for nobody.
 
-    Reads:   complete blocks (actors, policy workers), commands (driver)
+    Reads:   complete blocks (actors, policy workers), commands, whether all actors are to stop (driver)
     Writes:  published weights, taken counters of blocks
     Sends:   PolicyRestored, PolicyRecovered, TrainingReport, TrainingRolledBack, CheckpointSaved, CheckpointFailed
              (driver)
@@ -58,12 +58,16 @@ class LearnerWorker(Worker):
         bell, awaits_batch = bells.own, self.arrays["awaits_batch"][job.policy : job.policy + 1]
         self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch, pacer)
         self._next_report = 0.0
+        self._actors_stop = self.arrays["stop"][: self.arrays.sizes.actors]
         for bell in bells.policy_workers:
             bell.ring()
 
     def step(self) -> None:
         """Train on the next batch, or sleep a moment."""
         self._obey_commands()
+        if self._is_over:
+            self.bells.own.wait(LONGEST_SLEEP_S)
+            return
         if self.job.sampler_only:
             self._feeder.drop_ready(LONGEST_SLEEP_S)
             return
@@ -89,10 +93,15 @@ class LearnerWorker(Worker):
             self._writer.close(LAST_WRITE_S)
             self.report(*self._writer.finished())
 
+    @property
+    def _is_over(self) -> bool:
+        """Sampling has been stopped for good. The last checkpoint is taken now, and no step after it would be kept."""
+        return bool(self._actors_stop.all())
+
     def _serve(self) -> None:
         """An iteration may take minutes, and neither a checkpoint nor the end of the run waits for it."""
         self._obey_commands()
-        if self.counters.stop_requested:
+        if self.counters.stop_requested or self._is_over:
             raise _Stopped
         self._feeder.between_minibatches()
 
