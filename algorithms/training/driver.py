@@ -133,7 +133,7 @@ class Driver:
         Raises:
             RunFailed: a worker keeps failing; not after `Workforce.stop_replacing`.
         """
-        # All actors, those that were given up too: learners see it, and take no step that the checkpoints would not have.
+        # All actors, those that were given up too: learners see it, and take no step that no checkpoint would have.
         self._arrays["stop"][: self._arrays.sizes.actors] = 1
         self._take_last(self._workforce.stop_sampling(STOP_SAMPLING_S))
         if self._all_restored() and self._has_worked():
