@@ -1,11 +1,13 @@
 """Tasks that no family has defaults for, beside Stable-Baselines3: the same frames, each its own defaults, in turns.
 
-    python -m benchmarks.unseen_beside_sb3 --peer_python=PATH [--tasks=...] [--half=...] [--seeds=3] [--out=FILE]
+    python -m benchmarks.unseen_beside_sb3 --peer_python=PATH [--tasks=...] [--half=...] [--seeds=3] [--frames=N]
+        [--out=FILE]
 
 Ours is `train_appo.py` with no option but the environment; the peer is PPO, MaskablePPO or RecurrentPPO, whichever the
-task needs, with 8 environments. Both train for the whole budget of the task. The score is the mean return of the last
-100 training episodes; the time goes from the command to its end at the budget. "At least as good" allows for the
-standard error of the difference over seeds, or for 5 % of the way from random play to the good score if that is more.
+task needs, with 8 environments. Both train for the whole budget of the task, or for `--frames` if that is less: the
+peer needs a day for all budgets. The score is the mean return of the last 100 training episodes; the time goes from the
+command to its end. "At least as good" allows for the standard error of the difference over seeds, or for 5 % of the way
+from random play to the good score if that is more.
 With `--out`, what was interrupted goes on where it stopped, and tasks or seeds are added to those that the file has.
 
 The peer's Python, outside of this project's folder:
@@ -121,12 +123,22 @@ def _last_line(log: Path) -> str:
     return next(filter(None, reversed(lines)), "it told nothing")
 
 
+def limited(name: str, frames: int | None) -> UnseenTask:
+    """A task of which no more than so many frames are played."""
+    task = UNSEEN[name]
+    return task if frames is None else task._replace(frames=min(frames, task.frames))
+
+
 def compare(
-    begun: Comparison, seeds: int, python: Path, folder: Path, report: Callable[[Comparison, str], None]
+    begun: Comparison,
+    task: UnseenTask,
+    seeds: int,
+    python: Path,
+    folder: Path,
+    report: Callable[[Comparison, str], None],
 ) -> Comparison:
     """One task, ours and the peer in turns, beginning with the runs that there are; `report` is told of each run."""
     name, comparison = begun.task, begun
-    task = UNSEEN[name]
     if task.peer == "none":
         comparison = comparison._replace(cannot="it has no space for what this task observes or does")
     for seed in range(1, seeds + 1):
@@ -174,8 +186,8 @@ def _spread(runs: Sequence[Run]) -> str:
     return f"{statistics.mean(scores):.4g} ({min(scores):.4g} .. {max(scores):.4g})"
 
 
-def write(file: Path, comparisons: Iterable[Comparison], version: str) -> None:
-    """Every run, as JSON; what is not finite as null."""
+def write(file: Path, comparisons: Iterable[Comparison], version: str, frames: int | None) -> None:
+    """Every run, as JSON; what is not finite as null. `frames`: the most that each task was given; None: its budget."""
 
     def plain(run: Run) -> dict[str, Any]:
         return {name: value if math.isfinite(value) else None for name, value in run._asdict().items()}
@@ -184,14 +196,14 @@ def write(file: Path, comparisons: Iterable[Comparison], version: str) -> None:
         each._asdict() | {"ours": list(map(plain, each.ours)), "peers": list(map(plain, each.peers))}
         for each in comparisons
     ]
-    file.write_text(json.dumps({"peer_version": version, "tasks": runs}, indent=1) + "\n")
+    file.write_text(json.dumps({"peer_version": version, "frames": frames, "tasks": runs}, indent=1) + "\n")
 
 
-def read(file: Path, version: str) -> dict[str, Comparison]:
+def read(file: Path, version: str, frames: int | None) -> dict[str, Comparison]:
     """What `write` wrote, by task; nothing where there is no file yet.
 
     Raises:
-        ValueError: the file holds something else, or runs of another version of the peer.
+        ValueError: the file holds something else, or runs of another version of the peer or of other lengths.
     """
     if not file.exists():
         return {}
@@ -207,6 +219,9 @@ def read(file: Path, version: str) -> dict[str, Comparison]:
         raise ValueError(f"--out={file} holds no runs of this command ({error!r}); name another file") from error
     if told["peer_version"] != version:
         raise ValueError(f"--out={file} holds runs of Stable-Baselines3 {told['peer_version']}, not {version}")
+    if told.get("frames") != frames:
+        of_file = "no --frames" if told.get("frames") is None else f"--frames={told['frames']}"
+        raise ValueError(f"--out={file} holds runs with {of_file}; give the same, or name another file")
     return found
 
 
@@ -226,6 +241,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison
     parser.add_argument("--tasks", default="all", help="comma separated, or all of the half")
     parser.add_argument("--half", choices=HALVES, default=DEVELOPMENT, help="which tasks there are to name")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each per task, seeds 1, 2, ...")
+    parser.add_argument("--frames", type=int, default=None, help="no task is given more than these")
     parser.add_argument(
         "--out", type=Path, default=None, help="JSON file for every run; one that exists is gone on with"
     )
@@ -235,6 +251,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison
     try:
         if chosen.seeds < 1:
             raise ValueError(f"--seeds={chosen.seeds}: at least 1")
+        if chosen.frames is not None and chosen.frames < 1:
+            raise ValueError(f"--frames={chosen.frames}: at least 1")
         if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
             raise ValueError(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
         names = choose(chosen.tasks, chosen.half)
@@ -242,7 +260,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison
         packages = {UNSEEN[name].package for name in names if UNSEEN[name].peer != "none"} - {""}
         modules = ["stable_baselines3", "sb3_contrib", *sorted(packages)]
         version = imported_version("stable-baselines3", chosen.peer_python, modules)
-        begun = read(chosen.out, version) if chosen.out is not None else {}
+        begun = read(chosen.out, version, chosen.frames) if chosen.out is not None else {}
         return chosen, begun, version
     except (Refusal, ValueError) as error:
         parser.error(str(error))
@@ -257,13 +275,14 @@ def main(argv: Sequence[str]) -> int:
         tell(line)
         comparisons[comparison.task] = comparison
         if chosen.out is not None:
-            write(chosen.out, comparisons.values(), version)
+            write(chosen.out, comparisons.values(), version, chosen.frames)
 
     names = choose(chosen.tasks, chosen.half)
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
+            so_far = begun.get(name, Comparison(name, [], []))
             comparisons[name] = compare(
-                begun.get(name, Comparison(name, [], [])), chosen.seeds, chosen.peer_python, Path(folder), report
+                so_far, limited(name, chosen.frames), chosen.seeds, chosen.peer_python, Path(folder), report
             )
     columns = ["task", "random", "good", "ours", f"Stable-Baselines3 {version}", "at least as good", "time: ratio"]
     asked = [comparisons[name] for name in names]

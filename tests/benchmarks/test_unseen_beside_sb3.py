@@ -184,6 +184,17 @@ def test_a_file_that_exists_is_gone_on_with(turns, python, tmp_path, capsys):
     assert [len(task["ours"]) for task in after] == [2, 2, 2] and after[0]["peers"][0]["score"] is None
 
 
+def test_no_task_is_given_more_than_the_frames_named_and_the_file_tells_them(turns, python, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    argv = [f"--peer_python={python('')}", "--tasks=far_goal,catch_drifting", "--seeds=1", f"--out={out}"]
+    assert main([*argv, "--frames=400000"]) == 0
+    written = json.loads(out.read_text())
+    assert [task["peers"][0]["frames"] for task in written["tasks"]] == [400_000, 300_000]
+    assert written["tasks"][0]["ours"][0]["frames"] == 400_000
+    assert "holds runs with --frames=400000" in refused(argv, capsys)
+    assert json.loads(out.read_text()) == written
+
+
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
@@ -205,6 +216,7 @@ def test_a_file_with_something_else_is_refused_and_stays(held, reason, python, t
         (["--tasks=nowhere"], "unknown tasks nowhere"),
         (["--tasks=frozen_lake"], "--half=report or --half=all does"),
         (["--tasks=taxi", "--seeds=0"], "--seeds=0: at least 1"),
+        (["--tasks=taxi", "--frames=0"], "--frames=0: at least 1"),
         (["--tasks=taxi", "--out=/nowhere/file.json"], "there is no folder /nowhere"),
         (["--tasks=taxi", "--peer_python=/nowhere/python"], "is not a program"),
     ],
