@@ -69,7 +69,7 @@ class TrainConfig:
         Raises:
             ConfigError: names the options, their values and the nearest that work.
         """
-        for room in (self.run, self.sampling, self.workers, self.learning):
+        for room in (self.run, self.sampling, self.workers, self.model, self.learning):
             room.check_combinations()
 
 

@@ -67,6 +67,9 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     numbers = _numbers(spec)
     if numbers:
         choices["normalize_input"] = Choice(True, "vector observations")
+    is_timed = given.get("critic_sees_time", False)
+    if is_timed:
+        choices["actor_critic_share_weights"] = Choice(False, "critic sees time")
     if _pixels(spec):
         width = 256 if _pixels(spec) > _LARGE_IMAGE else 128
         return choices | {
@@ -78,12 +81,14 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     width, why = 64 if numbers <= _MANY_NUMBERS else 128, f"{numbers} inputs"
     if remembers:
         width, why = 128, "memory"
+    shares = given.get("actor_critic_share_weights", remembers and not is_timed)
     return choices | {
+        "critic_sees_time": Choice(not shares, "shared network" if shares else "network of its own"),
         "mlp_layers": Choice(str(width) if remembers else f"{width},{width}", why),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
         "hidden_size": Choice(width, why),
         "nonlinearity": Choice(*_nonlinearity(spec)),
-        "actor_critic_share_weights": Choice(bool(remembers), "one memory" if remembers else "small network"),
+        "actor_critic_share_weights": Choice(shares, "one memory" if shares else "small network"),
     }
 
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
+ELAPSED_STEPS = ObservationLeaf("critic:elapsed_steps", (1,), "float32", "vector")
+"""Steps since the episode began, which the critic alone sees, with `critic_sees_time`."""
+
 
 class ActionSpec(NamedTuple):
     """The layout of an action and of its distribution, leaf after leaf."""
@@ -42,6 +45,11 @@ class TensorSpec(NamedTuple):
 def action_spec(spec: EnvSpec) -> ActionSpec:
     """The action layout of an environment."""
     return ActionSpec(spec.actions)
+
+
+def observed(spec: EnvSpec, critic_sees_time: bool) -> tuple[ObservationLeaf, ...]:
+    """Everything that a network is given: what the environment shows, and maybe what only the critic sees."""
+    return (*spec.observations, ELAPSED_STEPS) if critic_sees_time else spec.observations
 
 
 def observation_tensors(leaves: tuple[ObservationLeaf, ...]) -> dict[str, TensorSpec]:

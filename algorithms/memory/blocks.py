@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from algorithms.memory.layout import OBSERVATION, SharedArrays
+from algorithms.specs import ELAPSED_STEPS
 from envs.api import StepArrays
 from utils.failpoints import failpoint
 
@@ -96,6 +97,8 @@ class SplitBlocks:
         self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
         self.final = self._views["final"]  # [K, T+1, E]
+        # [K, T+1, E, 1]; None: nobody asks for them. Kept up by the split: environments know nothing of them.
+        self.elapsed_steps = self._views.get(OBSERVATION + ELAPSED_STEPS.name)
 
     @property
     def block(self) -> int:

@@ -100,8 +100,9 @@ class _TrunkCalls:
         self._step = trunk.core.step
 
     def __call__(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, ...] per leaf and [N, H] -> features [N, F] and the state after."""
-        features = [through(calls, x) for calls, x in zip(self._encoders, prepared, strict=True)]
+        """[N, ...] per leaf, this trunk's first, and [N, H] -> features [N, F] and the state after."""
+        own = prepared[: len(self._encoders)]
+        features = [through(calls, x) for calls, x in zip(self._encoders, own, strict=True)]
         x = through(self._layers, features[0] if len(features) == 1 else torch.cat(features, -1))
         x, state = self._step(x, state)
         return x.float(), state

@@ -27,7 +27,7 @@ from algorithms.models.normalization import ReturnsNormalizer
 from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
 from algorithms.models.packing import input_weights
 from algorithms.models.precision import compute_dtype
-from algorithms.specs import action_spec
+from algorithms.specs import ELAPSED_STEPS, action_spec
 from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -64,14 +64,16 @@ class ActorCritic(nn.Module):
         self._dtype = torch.float32
         self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
         self.distribution = ActionDistribution(actions)
-        self.preprocessor = Preprocessor(leaves, config)
-        trunks = [Trunk(leaves, config) for _ in range(1 if config.actor_critic_share_weights else 2)]
+        of_critic = (*leaves, ELAPSED_STEPS) if config.critic_sees_time else leaves
+        self.preprocessor = Preprocessor(of_critic, config)
+        trunks = [Trunk(leaves, config)]
+        if not config.actor_critic_share_weights:
+            trunks.append(Trunk(of_critic, config))
         self._trunks = nn.ModuleList(trunks)
         self._state_sizes = [trunk.state_size for trunk in trunks]
         self.state_size = sum(self._state_sizes)
-        features = trunks[0].output_size
-        self.policy_head = PolicyHead(features, actions, config)
-        self.value_head = ValueHead(features, config)
+        self.policy_head = PolicyHead(trunks[0].output_size, actions, config)
+        self.value_head = ValueHead(trunks[-1].output_size, config)
         self.returns_normalizer = ReturnsNormalizer() if config.normalize_returns else None
 
     def compute_with(self, dtype: torch.dtype) -> None:
@@ -183,8 +185,9 @@ class Trunk(nn.Module):
         self.state_size = self.core.state_size
 
     def unroll(self, prepared: list[Tensor], state: Tensor, fresh: Tensor) -> Tensor:
-        """[T * N, ...] per leaf, [N, H] and [T, N] -> features [T, N, F]."""
-        return self.core.unroll(self.encoder(prepared).unflatten(0, fresh.shape), state, fresh).float()
+        """[T * N, ...] per leaf, this trunk's first, [N, H] and [T, N] -> features [T, N, F]."""
+        features = self.encoder(prepared[: len(self.encoder.encoders)])
+        return self.core.unroll(features.unflatten(0, fresh.shape), state, fresh).float()
 
 
 def _has_action_mask(leaves: tuple[ObservationLeaf, ...], width: int) -> bool:

@@ -74,6 +74,11 @@ class ModelConfig:
         "One encoder and core for policy and value. False doubles the cost and keeps a large value loss from "
         "disturbing the policy",
     )
+    critic_sees_time: bool = option(
+        False,
+        "The critic, not the policy, is told how many steps of the episode have gone: where episodes end after a set "
+        "time that observations do not show, values need it. Only with actor_critic_share_weights=False",
+    )
     adaptive_stddev: bool = option(
         True,
         "Continuous actions: True: the network chooses the standard deviation by observation, False: one is learned",
@@ -113,6 +118,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _ = self.mlp_widths
+
+    def check_combinations(self) -> None:
+        """Refuse options that are fine alone but not together.
+
+        Raises:
+            ConfigError: names the options and what would work.
+        """
+        if self.critic_sees_time and self.actor_critic_share_weights:
+            raise ConfigError(
+                "critic_sees_time=True needs networks of their own for policy and value: add "
+                "--actor_critic_share_weights=False, or --critic_sees_time=False"
+            )
 
     @property
     def recurrent_state_size(self) -> int:

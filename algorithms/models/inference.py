@@ -16,6 +16,7 @@ from algorithms.models.acting import ActingStep
 from algorithms.models.actor_critic import ActorCritic
 from algorithms.models.packing import Packable, can_pack, input_weights
 from algorithms.models.parameters import flatten
+from algorithms.specs import ELAPSED_STEPS
 
 _WORTH_CONVERTING = 16_384  # numbers in a weight
 
@@ -53,6 +54,7 @@ class PolicyInference:
         self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
+        self._counts_steps = ELAPSED_STEPS in model.preprocessor.leaves
 
     @torch.inference_mode()
     def act(
@@ -62,10 +64,13 @@ class PolicyInference:
 
         Args:
             rows: [N] int64, no row twice.
-            observations: name -> [N, ...] on the CPU, in the environment's dtypes.
+            observations: name -> [N, ...] on the CPU, in the environment's dtypes. Whoever needs no values, and so does
+                not count steps, leaves out `ELAPSED_STEPS`.
             fresh: [N] uint8, 1: the observation is the first of an episode.
             deterministic: Take the most likely action instead of sampling.
         """
+        if self._counts_steps and ELAPSED_STEPS.name not in observations:
+            observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
         if not self._is_on_cpu:
             rows, fresh = rows.to(self.device), fresh.to(self.device)
             observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}

@@ -24,6 +24,7 @@ from algorithms.models.encoder_registry import (
 from algorithms.models.layers import fully_connected
 from algorithms.models.normalization import ObservationNormalizer
 from algorithms.models.packing import Call
+from algorithms.specs import ELAPSED_STEPS
 from envs.api import ObservationLeaf
 from utils.options import ConfigError
 
@@ -58,10 +59,8 @@ class Preprocessor(nn.Module):
         self.factors = [None if scales_pixels(leaf, config) else 1.0 / config.obs_scale for leaf in leaves]
         self.image_dtype = torch.float32
         """What encoders of images compute with."""
-        normalized = config.normalize_input
         self.normalizers = nn.ModuleList(
-            ObservationNormalizer(leaf.shape) if normalized and leaf.kind == "vector" else nn.Identity()
-            for leaf in leaves
+            ObservationNormalizer(leaf.shape) if _is_normalized(leaf, config) else nn.Identity() for leaf in leaves
         )
 
     def forward(self, observations: Mapping[str, Tensor]) -> list[Tensor]:
@@ -96,6 +95,10 @@ class Preprocessor(nn.Module):
         if factor is not None:
             x.mul_(factor)
         return x.to(self.image_dtype)
+
+
+def _is_normalized(leaf: ObservationLeaf, config: ModelConfig) -> bool:
+    return leaf == ELAPSED_STEPS or (config.normalize_input and leaf.kind == "vector")
 
 
 def _as_vectors(x: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ class EnvSplit:
         self.waits_for_block = True
         self.has_started = False
         self._decorrelation: Decorrelation | None = None
+        self._clock = blocks.elapsed_steps
 
     def start(self, decorrelation: Decorrelation | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
@@ -81,6 +82,8 @@ class EnvSplit:
             self._stats.begin_in_the_middle()
         else:
             self.env.reset(first_row)
+        if self._clock is not None:
+            self._clock[self._block, 0] = 0.0
         self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
         self._requests.ask(self._block, 0)
@@ -105,6 +108,9 @@ class EnvSplit:
             self._lose_step(step)
         self._count(policies[row])
         self.assignment.carry(policies[row], policies[row + 1], step.fresh)
+        if self._clock is not None:
+            np.add(self._clock[block, row], 1.0, out=self._clock[block, row + 1])
+            self._clock[block, row + 1, step.fresh != 0] = 0.0
         self._row = row + 1
         if self._row == self._blocks.rollout:
             self._blocks.complete()

@@ -15,7 +15,7 @@ from algorithms.config import TrainConfig
 from algorithms.memory import layout
 from algorithms.memory.layout import SharedArrays, Sizes
 from algorithms.memory.weights import WeightsBuffer
-from algorithms.specs import action_spec, observation_tensors
+from algorithms.specs import action_spec, observation_tensors, observed
 from algorithms.training.experiment import Experiment
 from algorithms.workers.doorbells import Doorbell
 from algorithms.workers.incarnations import Recipe
@@ -118,7 +118,7 @@ def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
         policies=sampling.num_policies,
         processes=sampling.num_workers + policy_workers + sampling.num_policies,
         state_size=config.model.recurrent_state_size,
-        observations=observation_tensors(spec.observations),
+        observations=observation_tensors(observed(spec, config.model.critic_sees_time)),
         actions=action_spec(spec),
     )
 

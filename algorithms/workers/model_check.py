@@ -22,10 +22,10 @@ from algorithms.learning.learner import Learner
 from algorithms.models.actor_critic import ActorCritic, Trunk, build_actor_critic
 from algorithms.models.inference import PolicyInference
 from algorithms.models.observation_encoder import encoded_leaves
-from algorithms.specs import action_spec
+from algorithms.specs import action_spec, observed
 from algorithms.workers import checkpoint_fit
 from algorithms.workers.jobs import ModelJob
-from envs.api import EnvSpec
+from envs.api import ObservationLeaf
 from utils.options import ConfigError
 from utils.processes import require_file_size
 
@@ -57,7 +57,7 @@ def check_model(job: ModelJob) -> None:
                 action_spec=action_spec(job.spec),
                 auxiliary_options=job.auxiliary_options,
             )
-        observations = _observations(job.spec)
+        observations = _observations(observed(job.spec, job.model.critic_sees_time))
         with _explained("unrolled over time"), torch.no_grad():
             state = torch.zeros(_ROWS, model.state_size)
             fresh = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
@@ -110,10 +110,10 @@ def _require_output_size(encoder: nn.Module, inputs: tuple[Tensor, ...], output:
         )
 
 
-def _observations(spec: EnvSpec) -> dict[str, Tensor]:
+def _observations(leaves: tuple[ObservationLeaf, ...]) -> dict[str, Tensor]:
     """Zeros [N, ...] as a policy worker gathers them, images with their channels last; masks allow everything."""
     observations = {}
-    for leaf in spec.observations:
+    for leaf in leaves:
         if leaf.kind == "image":
             channels, height, width = leaf.shape
             image = torch.from_numpy(np.zeros((_ROWS, height, width, channels), leaf.dtype))

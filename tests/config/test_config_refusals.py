@@ -31,6 +31,10 @@ def spec(agents=1):
         ("--actor_worker_gpus=0,x,2", "actor_worker_gpus='0,x,2' does not list GPU numbers; nearest: 0,2"),
         ("--actor_worker_gpus=-1", "actor_worker_gpus='-1' does not list GPU numbers; nearest: 0,1"),
         ("--mlp_layers=64,x", "mlp_layers='64,x'; allowed: up to 32 widths of 1 to 32768, separated by commas"),
+        (
+            "--critic_sees_time",
+            "critic_sees_time=True needs networks .* --actor_critic_share_weights=False",
+        ),
         ("--experiment=a/b", "experiment='a/b' is no name of a folder; nearest: a_b; folders .*experiments_root"),
         ("--experiment=..", "experiment='..' is no name of a folder; nearest: default_experiment"),
         ("--experiment=", "experiment='' is no name of a folder; nearest: default_experiment"),

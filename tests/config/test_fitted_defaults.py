@@ -32,6 +32,8 @@ def options(tmp_path, *typed):
 
 
 TYPED = [
+    {"actor_critic_share_weights": True},
+    {"critic_sees_time": True},
     {},
     {"rollout": 48},
     {"rollout": 7},
@@ -88,6 +90,12 @@ def test_networks_follow_what_is_observed():
     assert values_of(spec_of(IMAGE), profile._replace(largest_pixel=0.0))["obs_scale"] == 1.0
     assert values_of(spec_of(IMAGE), EnvProfile())["obs_scale"] == 255.0  # bytes; --check_env=False measures nothing
     assert values_of(spec_of(IMAGE._replace(dtype="float32")), EnvProfile())["obs_scale"] == 1.0
+
+
+def test_a_critic_of_its_own_sees_the_time():
+    assert values_of(spec_of(VECTOR))["critic_sees_time"] is True
+    assert values_of(spec_of(VECTOR)._replace(needs_memory=True))["critic_sees_time"] is False
+    assert "critic_sees_time" not in values_of(spec_of(IMAGE))
 
 
 def test_memory_is_for_environments_that_say_so():

@@ -38,7 +38,8 @@ class Blind(Walk):
 def walk(start, tmp_path):
     """A run of an environment that no family knows."""
     (tmp_path / "walk.py").write_text(WALK)
-    return lambda *options, env="walk:Walk": start("--num_workers=2", "--device=cpu", *options, env=env)
+    few = ("--num_workers=2", "--device=cpu")
+    return lambda *options, env="walk:Walk", **script: start(*few, *options, env=env, **script)
 
 
 def options_of(run):
@@ -56,6 +57,18 @@ def test_it_learns_with_no_option_and_keeps_its_options_when_it_goes_on(walk):
     assert more.end() == 0, more.output
     changed = {name: value for name, value in options_of(more).items() if value != first[name]}
     assert changed == {"train_for_env_steps": 80000, "gamma": 0.9}
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_critic_is_told_the_time_in_training_and_not_asked_when_the_policy_is_scored(walk, is_told):
+    run = walk(f"--critic_sees_time={is_told}", "--train_for_env_steps=20000")
+    assert run.end() == 0, run.output
+    weights = run.saved().payload["model"]
+    seen = weights.get("preprocessor.normalizers.1.moments")
+    assert (seen is not None) == is_told
+    assert seen is None or 4.0 < seen[0, 0].item() < 20.0  # the mean, of at most 40 steps
+    watched = walk("--no_render", "--max_num_episodes=20", script="enjoy_appo.py")
+    assert watched.end() == 0 and "episode 20: " in watched.output, watched.output
 
 
 def test_what_is_typed_is_kept_and_a_memory_is_given_where_the_environment_asks_for_one(walk):

@@ -9,7 +9,7 @@ import torch
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.heads import FORBIDDEN
-from algorithms.specs import action_spec
+from algorithms.specs import ELAPSED_STEPS, action_spec
 from envs.api import ACTION_MASK, ActionLeaf, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -203,6 +203,39 @@ def test_separate_critic_shares_no_weight_with_the_actor():
         touched = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
         assert any(name.startswith("_trunks.0") for name in touched) == shared
         assert any(name.startswith("_trunks.1") for name in touched) != shared
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_the_critic_sees_the_time_and_the_policy_does_not(core):
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["mixed"], masked=True)
+    config = small_config(actor_critic_share_weights=False, critic_sees_time=True, **CORES[core])
+    model = trained_model(config, spec)
+    observations = random_observations(spec, STEPS, ROWS)
+    observations[ACTION_MASK][:] = 1
+    observations[ELAPSED_STEPS.name] = torch.rand(STEPS, ROWS, 1)
+    state, fresh = torch.randn(ROWS, model.state_size), some_resets()
+    before = model.unroll(observations, state, fresh)
+    later = {**observations, ELAPSED_STEPS.name: observations[ELAPSED_STEPS.name] + 1}
+    after = model.unroll(later, state, fresh)
+    assert torch.equal(before.parameters, after.parameters)
+    assert (before.values - after.values).abs().min() > 0
+    parameters, values = act_step_by_step(model, observations, state, fresh)
+    torch.testing.assert_close(before.parameters, parameters, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(before.values, values, rtol=1e-4, atol=1e-5)
+
+
+def test_the_time_is_normalised_whatever_the_environment_shows():
+    spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
+    model = build_actor_critic(
+        small_config(actor_critic_share_weights=False, critic_sees_time=True, normalize_input=False), spec
+    )
+    observations = random_observations(spec, 50, ROWS)
+    observations[ELAPSED_STEPS.name] = torch.arange(50.0).reshape(50, 1, 1).expand(50, ROWS, 1)
+    for _ in range(100):
+        model.update_observation_normalizer(observations, torch.ones(50, ROWS, dtype=torch.bool))
+    seen = model.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
+    torch.testing.assert_close(seen[0], observations["obs"].flatten(0, 1))
+    assert abs(seen[1].mean()) < 0.05 and abs(seen[1].std() - 1.0) < 0.05
 
 
 def test_heads_that_read_the_same_features_learn_as_if_each_were_alone():

@@ -11,6 +11,7 @@ from algorithms.models.config import ModelConfig
 from algorithms.models.inference import PolicyInference
 from algorithms.models.packing import InputLinear, Linear
 from algorithms.models.parameters import flatten
+from algorithms.specs import ELAPSED_STEPS
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from tests.models.processors import packs_bf16
 
@@ -50,6 +51,15 @@ def test_each_row_remembers_its_own_episode_in_whatever_order_it_is_asked(option
             torch.testing.assert_close(part.parameters, whole.parameters[rows])
             torch.testing.assert_close(part.state_before, whole.state_before[rows])
     assert whole.state_before.abs().min() > 0
+
+
+def test_who_needs_no_values_need_not_count_steps():
+    policy, rows = inference(actor_critic_share_weights=False, critic_sees_time=True, use_rnn=False), torch.arange(ROWS)
+    timed = observe(0, rows) | {ELAPSED_STEPS.name: torch.full((ROWS, 1), 7.0)}
+    counted = policy.act(rows, timed, none_fresh(rows), deterministic=True)
+    uncounted = policy.act(rows, observe(0, rows), none_fresh(rows), deterministic=True)
+    assert torch.equal(counted.actions, uncounted.actions)
+    assert not torch.equal(counted.values, uncounted.values)
 
 
 def test_the_state_before_is_what_the_learner_unrolls_from():

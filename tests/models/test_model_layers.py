@@ -33,6 +33,7 @@ PROMISED = {  # what users of these names rely on
     "rnn_chrono_init": 0,
     "precision": "auto",
     "actor_critic_share_weights": True,
+    "critic_sees_time": False,
     "adaptive_stddev": True,
     "initial_stddev": 1.0,
     "use_spectral_norm": False,

@@ -13,7 +13,7 @@ from algorithms.memory.layout import SharedArrays, Sizes, block_arrays
 from algorithms.memory.request_table import PolicyRequests, SplitRequests
 from algorithms.sampling.env_split import EnvSplit
 from algorithms.sampling.policy_assignment import PolicyAssignment
-from algorithms.specs import action_spec, observation_tensors
+from algorithms.specs import action_spec, observation_tensors, observed
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)
 CRASHES = "crashes"
@@ -120,7 +120,9 @@ def parallel_streams(env: Any, seed: int, actions: list[list[int]]) -> list[list
 class Played:
     """A split that is played by random actions: every request, every block and every episode is written down."""
 
-    def __init__(self, env: Any, *, rollout: int = 4, blocks: int = 2, policies: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, env: Any, *, rollout: int = 4, blocks: int = 2, policies: int = 1, seed: int = 0, timed: bool = False
+    ) -> None:
         rows = env.num_envs * env.spec.agents_per_env
         sizes = Sizes(
             actors=2,
@@ -132,7 +134,7 @@ class Played:
             policies=policies,
             processes=1,
             state_size=0,
-            observations=observation_tensors(env.spec.observations),
+            observations=observation_tensors(observed(env.spec, critic_sees_time=timed)),
             actions=action_spec(env.spec),
         )
         self.arrays = SharedArrays.create(sizes)

@@ -7,9 +7,11 @@ import pytest
 from gymnasium import spaces
 
 from algorithms.memory.blocks import BlockState, SplitBlocks, block_states
+from algorithms.memory.layout import OBSERVATION
 from algorithms.memory.request_table import SplitRequests
 from algorithms.sampling.env_split import EnvSplit
 from algorithms.sampling.policy_assignment import PolicyAssignment
+from algorithms.specs import ELAPSED_STEPS
 from envs.adapters import first_seed
 from envs.api import Decorrelation, EnvContext
 from envs.families.synthetic import SyntheticOptions
@@ -112,6 +114,20 @@ def test_blocks_hold_what_a_slow_plain_account_of_the_same_environments_says():
     assert seen["truncated"][:, T - 1].any() and seen["final"][:, T].any()  # truncated in the last step,
     assert (seen["final"][:-1, T] == seen["final"][1:, 0]).all() and seen["final"][1:, 0].any()  # and carried over
     assert seen["fresh"][:, T].any() and seen["fresh"][1:, 0].any()
+
+
+def test_steps_of_each_episode_are_counted_on_from_block_to_block():
+    played = Played(batch_of(scripted()), rollout=T, timed=True)
+    played.split.start()
+    played.play(rollouts=11)
+    fresh, elapsed = rows_of(played, "fresh"), rows_of(played, OBSERVATION + ELAPSED_STEPS.name)[..., 0]
+    assert elapsed.max() > T  # an episode longer than a block
+    count = np.zeros(fresh.shape[1])
+    for now, row in zip(fresh, elapsed, strict=True):
+        count = np.where(now == 1, 0, count + 1)
+        np.testing.assert_array_equal(row, count)
+    final = rows_of(played, "final")
+    assert (elapsed[final == 1] > 0).all()  # what a truncated episode is owed is valued at its own time
 
 
 def test_row_t_is_row_0_of_the_next_block_and_nothing_is_seen_twice_as_reward():
