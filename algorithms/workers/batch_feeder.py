@@ -112,9 +112,9 @@ class BatchFeeder:
         self._bell.wait(timeout_s)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; may be called again."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._empty.put(None)  # it may be waiting for an empty one
             self._bell.ring()
             self._thread.join(timeout=2.0)

@@ -95,6 +95,14 @@ def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
     assert [line["env_frames"] for line in lines] == sorted(line["env_frames"] for line in lines)
 
 
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_a_learner_that_has_nothing_more_to_do_waits_for_its_end(start, is_ahead):
+    options = ("--num_workers=1", "--train_for_env_steps=3000", f"--train_in_background_thread={is_ahead}")
+    run = start(*options, env="synthetic_identity")
+    assert run.end() == 0, run.output
+    assert "failed" not in run.output
+
+
 def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     first = start(*SMALL, "--train_for_env_steps=15000")
     assert first.end() == 0, first.output
