@@ -82,13 +82,14 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     if remembers:
         width, why = 128, "memory"
     shares = given.get("actor_critic_share_weights", remembers and not is_timed)
+    why_shared = "one memory" if shares else "critic sees time" if is_timed else "small network"
     return choices | {
         "critic_sees_time": Choice(not shares, "shared network" if shares else "network of its own"),
         "mlp_layers": Choice(str(width) if remembers else f"{width},{width}", why),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
         "hidden_size": Choice(width, why),
         "nonlinearity": Choice(*_nonlinearity(spec)),
-        "actor_critic_share_weights": Choice(shares, "one memory" if shares else "small network"),
+        "actor_critic_share_weights": Choice(shares, why_shared),
     }
 
 

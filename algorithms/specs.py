@@ -10,7 +10,8 @@ from typing import NamedTuple
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 ELAPSED_STEPS = ObservationLeaf("critic:elapsed_steps", (1,), "float32", "vector")
-"""Steps since the episode began, which the critic alone sees, with `critic_sees_time`."""
+"""Decisions since the episode began, which the critic alone sees, with `critic_sees_time`. The first episode of an
+environment that was moved into it before the start is counted from there."""
 
 
 class ActionSpec(NamedTuple):

@@ -97,7 +97,7 @@ class SplitBlocks:
         self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
         self.final = self._views["final"]  # [K, T+1, E]
-        # [K, T+1, E, 1]; None: nobody asks for them. Kept up by the split: environments know nothing of them.
+        # [K, T+1, E, 1], written by EnvSplit; None without critic_sees_time.
         self.elapsed_steps = self._views.get(OBSERVATION + ELAPSED_STEPS.name)
 
     @property

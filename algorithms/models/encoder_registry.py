@@ -13,6 +13,7 @@ import types
 from algorithms.models import encoders
 from algorithms.models.api import Encoder
 from algorithms.models.config import ModelConfig
+from algorithms.specs import ELAPSED_STEPS
 from envs.api import ObservationLeaf
 from utils.options import ConfigError
 
@@ -75,13 +76,14 @@ def find_encoder(name: str) -> type[Encoder]:
 def choose_encoder(leaf: ObservationLeaf, config: ModelConfig) -> type[Encoder]:
     """The encoder for an image or vector leaf.
 
-    An encoder named by the option reads the leaves of its kind; leaves of the other kind are read as with auto.
+    An encoder named by the option reads the leaves of its kind that the environment shows; all others are read as with
+    auto.
 
     Raises:
         ConfigError: the encoder does not exist, or the image is too small for it.
     """
     encoder = find_encoder(_automatic_name(leaf) if config.encoder == AUTO else config.encoder)
-    if encoder.kind != leaf.kind:
+    if encoder.kind != leaf.kind or leaf == ELAPSED_STEPS:
         encoder = find_encoder(_automatic_name(leaf))
     if not _fits(encoder, leaf):
         raise ConfigError(

@@ -54,7 +54,7 @@ class PolicyInference:
         self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
-        self._counts_steps = ELAPSED_STEPS in model.preprocessor.leaves
+        self._needs_elapsed_steps = ELAPSED_STEPS in model.preprocessor.leaves
 
     @torch.inference_mode()
     def act(
@@ -64,12 +64,12 @@ class PolicyInference:
 
         Args:
             rows: [N] int64, no row twice.
-            observations: name -> [N, ...] on the CPU, in the environment's dtypes. Whoever needs no values, and so does
-                not count steps, leaves out `ELAPSED_STEPS`.
+            observations: name -> [N, ...] on the CPU, in the environment's dtypes. Without `ELAPSED_STEPS`, as in
+                evaluation, values are those of an episode's first step.
             fresh: [N] uint8, 1: the observation is the first of an episode.
             deterministic: Take the most likely action instead of sampling.
         """
-        if self._counts_steps and ELAPSED_STEPS.name not in observations:
+        if self._needs_elapsed_steps and ELAPSED_STEPS.name not in observations:
             observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
         if not self._is_on_cpu:
             rows, fresh = rows.to(self.device), fresh.to(self.device)

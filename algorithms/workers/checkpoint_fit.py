@@ -16,11 +16,11 @@ _PARTS = {"model": dict, "learner": dict}
 # Part of a network -> what decides about its shapes.
 _SHAPED_BY = {
     "encoder": "--encoder, --mlp_layers, --hidden_size, --encoder_extra_fc_layers, --use_spectral_norm, "
-    "--actor_critic_share_weights, or what the environment observes",
-    "core": "--use_rnn, --rnn_type, --rnn_num_layers, --hidden_size, --actor_critic_share_weights",
+    "--actor_critic_share_weights, --critic_sees_time, or what the environment observes",
+    "core": "--use_rnn, --rnn_type, --rnn_num_layers, --hidden_size, --actor_critic_share_weights, --critic_sees_time",
     "policy_head": "--hidden_size, --adaptive_stddev, or the actions of the environment",
     "value_head": "--hidden_size",
-    "preprocessor": "--normalize_input, or what the environment observes",
+    "preprocessor": "--normalize_input, --critic_sees_time, or what the environment observes",
     "returns_normalizer": "--normalize_returns",
 }
 

@@ -66,7 +66,7 @@ class LearnerWorker(Worker):
         """Train on the next batch, or sleep a moment."""
         self._obey_commands()
         if self._is_over:
-            self._feeder.close()  # its thread waits for the same bell, which one at a time may do
+            self._feeder.close()  # two threads must not wait for one bell: poll raises an error
             self.bells.own.wait(LONGEST_SLEEP_S)
             return
         if self.job.sampler_only:

@@ -98,6 +98,16 @@ def test_a_critic_of_its_own_sees_the_time():
     assert "critic_sees_time" not in values_of(spec_of(IMAGE))
 
 
+@pytest.mark.parametrize("leaf", [VECTOR, IMAGE])
+def test_a_critic_that_is_to_see_the_time_gets_a_network_of_its_own_and_a_shared_one_does_not_see_it(leaf, tmp_path):
+    spec = spec_of(leaf)._replace(needs_memory=True)
+    timed = fitted(resolve(options(tmp_path, "--critic_sees_time")), spec, EnvProfile(step_s=1e-5))
+    assert timed.config.model.actor_critic_share_weights is False
+    assert timed.origins["actor_critic_share_weights"].endswith("critic sees time")
+    shared = fitted(resolve(options(tmp_path, "--actor_critic_share_weights")), spec, EnvProfile(step_s=1e-5))
+    assert shared.config.model.critic_sees_time is False
+
+
 def test_memory_is_for_environments_that_say_so():
     assert values_of(spec_of(VECTOR))["use_rnn"] is False
     remembers = values_of(spec_of(VECTOR)._replace(needs_memory=True))

@@ -19,6 +19,7 @@ from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
 from algorithms.models.encoders import conv_medium, conv_nature, conv_small, minigrid_tiny, mlp, resnet_impala
 from algorithms.models.observation_encoder import CategoryEncoder
+from algorithms.specs import ELAPSED_STEPS
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -150,6 +151,12 @@ def test_a_registered_encoder_is_used_and_listed(registered):
     model = build_actor_critic(ModelConfig(encoder=registered, use_rnn=False), EnvSpec((VECTOR,), ACTIONS, 1))
     assert any(isinstance(module, Halves) for module in model.modules())
     assert registered in encoder_names()
+
+
+def test_an_encoder_of_vectors_is_not_asked_to_read_what_no_environment_shows(registered):
+    config = ModelConfig(encoder=registered)
+    assert choose_encoder(VECTOR, config) is Halves
+    assert choose_encoder(ELAPSED_STEPS, config) is mlp.Encoder
 
 
 def test_a_path_names_an_encoder_in_any_importable_module(monkeypatch):
