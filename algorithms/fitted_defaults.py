@@ -67,8 +67,7 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     numbers = _numbers(spec)
     if numbers:
         choices["normalize_input"] = Choice(True, "vector observations")
-    is_timed = given.get("critic_sees_time", False)
-    if is_timed:
+    if given.get("critic_sees_time"):
         choices["actor_critic_share_weights"] = Choice(False, "critic sees time")
     if _pixels(spec):
         width = 256 if _pixels(spec) > _LARGE_IMAGE else 128
@@ -81,15 +80,15 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     width, why = 64 if numbers <= _MANY_NUMBERS else 128, f"{numbers} inputs"
     if remembers:
         width, why = 128, "memory"
-    shares = given.get("actor_critic_share_weights", remembers and not is_timed)
-    why_shared = "one memory" if shares else "critic sees time" if is_timed else "small network"
+    usual = Choice(True, "one memory") if remembers else Choice(False, "small network")
+    sharing = choices.setdefault("actor_critic_share_weights", usual)
+    shares = given.get("actor_critic_share_weights", sharing.value)
     return choices | {
         "critic_sees_time": Choice(not shares, "shared network" if shares else "network of its own"),
         "mlp_layers": Choice(str(width) if remembers else f"{width},{width}", why),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
         "hidden_size": Choice(width, why),
         "nonlinearity": Choice(*_nonlinearity(spec)),
-        "actor_critic_share_weights": Choice(shares, why_shared),
     }
 
 

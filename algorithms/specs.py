@@ -10,8 +10,7 @@ from typing import NamedTuple
 from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 ELAPSED_STEPS = ObservationLeaf("critic:elapsed_steps", (1,), "float32", "vector")
-"""Decisions since the episode began, which the critic alone sees, with `critic_sees_time`. The first episode of an
-environment that was moved into it before the start is counted from there."""
+"""Steps since the episode began, which the critic alone sees, with `critic_sees_time`."""
 
 
 class ActionSpec(NamedTuple):

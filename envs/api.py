@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 ACTION_MASK = "action_mask"  # the observation key, and the info key, that holds which choices are allowed
 
@@ -165,8 +166,12 @@ class BatchEnv(Protocol):
 class Decorrelating(Protocol):
     """Optional, for a `BatchEnv`: environments that can be moved apart after a reset."""
 
-    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
-        """Reset, step each environment another random number of random actions, write as `reset`."""
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
+        """Reset, step each environment another random number of random actions, write as `reset`.
+
+        Returns:
+            [E] steps that the episode now being played has behind it.
+        """
 
 
 @runtime_checkable

@@ -67,6 +67,9 @@ def stop_taking(arrays: SharedArrays, policy: int) -> None:
     arrays["taking_sequence"][policy] = arrays["taken_sequence"][policy]
 
 
+_ELAPSED_STEPS = OBSERVATION + ELAPSED_STEPS.name
+
+
 class Scratch(NamedTuple):
     """What a split knows of its newest step beyond what its blocks hold."""
 
@@ -98,7 +101,7 @@ class SplitBlocks:
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
         self.final = self._views["final"]  # [K, T+1, E]
         # [K, T+1, E, 1], written by EnvSplit; None without critic_sees_time.
-        self.elapsed_steps = self._views.get(OBSERVATION + ELAPSED_STEPS.name)
+        self.elapsed_steps = self._views.get(_ELAPSED_STEPS)
 
     @property
     def block(self) -> int:
@@ -149,7 +152,7 @@ class SplitBlocks:
             observations={
                 name.removeprefix(OBSERVATION): view[block, row]
                 for name, view in views.items()
-                if name.startswith(OBSERVATION)
+                if name.startswith(OBSERVATION) and name != _ELAPSED_STEPS
             },
             fresh=views["fresh"][block, row],
             final=views["final"][block, row],

@@ -27,7 +27,7 @@ from algorithms.models.normalization import ReturnsNormalizer
 from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
 from algorithms.models.packing import input_weights
 from algorithms.models.precision import compute_dtype
-from algorithms.specs import ELAPSED_STEPS, action_spec
+from algorithms.specs import action_spec, observed
 from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
 from utils.options import ConfigError
 
@@ -58,17 +58,12 @@ class ActorCritic(nn.Module):
 
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
-        leaves = encoded_leaves(spec.observations)
-        actions = action_spec(spec)
-        self.reads_images = any(leaf.kind == "image" for leaf in leaves)
+        trunks, actions = build_trunks(config, spec), action_spec(spec)
+        self.reads_images = any(leaf.kind == "image" for leaf in spec.observations)
         self._dtype = torch.float32
         self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
         self.distribution = ActionDistribution(actions)
-        of_critic = (*leaves, ELAPSED_STEPS) if config.critic_sees_time else leaves
-        self.preprocessor = Preprocessor(of_critic, config)
-        trunks = [Trunk(leaves, config)]
-        if not config.actor_critic_share_weights:
-            trunks.append(Trunk(of_critic, config))
+        self.preprocessor = Preprocessor(encoded_leaves(observed(spec, config.critic_sees_time)), config)
         self._trunks = nn.ModuleList(trunks)
         self._state_sizes = [trunk.state_size for trunk in trunks]
         self.state_size = sum(self._state_sizes)
@@ -188,6 +183,18 @@ class Trunk(nn.Module):
         """[T * N, ...] per leaf, this trunk's first, [N, H] and [T, N] -> features [T, N, F]."""
         features = self.encoder(prepared[: len(self.encoder.encoders)])
         return self.core.unroll(features.unflatten(0, fresh.shape), state, fresh).float()
+
+
+def build_trunks(config: ModelConfig, spec: EnvSpec) -> list[Trunk]:
+    """The actor's, and the critic's where it has one of its own.
+
+    Raises:
+        ConfigError: the options do not suit the environment.
+    """
+    trunks = [Trunk(encoded_leaves(spec.observations), config)]
+    if not config.actor_critic_share_weights:
+        trunks.append(Trunk(encoded_leaves(observed(spec, config.critic_sees_time)), config))
+    return trunks
 
 
 def _has_action_mask(leaves: tuple[ObservationLeaf, ...], width: int) -> bool:

@@ -9,6 +9,9 @@ the block is handed over and row T is carried into row 0 of the next; then actio
 Where an environment failed in the step from row t, nothing is known of what the action at row t led to. Row t becomes
 the final row of an episode that was cut there: it is no decision, and the row before it bootstraps with its value.
 (When t is 0, it is row T of the block before as well, where every row bootstraps and none is a decision.)
+
+Environments do not tell how long an episode has lasted. Where the critic is to know, a split counts: 0 at a fresh row,
+one more at each row after it, the final one and those of an agent that takes no part included.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class EnvSplit:
         self.waits_for_block = True
         self.has_started = False
         self._decorrelation: Decorrelation | None = None
-        self._clock = blocks.elapsed_steps
+        self._elapsed_steps = blocks.elapsed_steps
 
     def start(self, decorrelation: Decorrelation | None = None) -> bool:
         """Reset every environment into row 0 of the first block and ask for actions.
@@ -77,13 +80,14 @@ class EnvSplit:
         self._block = self._blocks.block
         self._row = 0
         first_row = self._blocks.reset_arrays(self._scratch)
+        elapsed = np.zeros(len(first_row.fresh), np.int64)
         if decorrelation is not None and isinstance(self.env, Decorrelating):
-            self.env.decorrelate(decorrelation, first_row)
+            elapsed = self.env.decorrelate(decorrelation, first_row)
             self._stats.begin_in_the_middle()
         else:
             self.env.reset(first_row)
-        if self._clock is not None:
-            self._clock[self._block, 0] = 0.0
+        if self._elapsed_steps is not None:
+            self._elapsed_steps[self._block, 0, :, 0] = elapsed
         self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
         self._requests.ask(self._block, 0)
@@ -108,9 +112,9 @@ class EnvSplit:
             self._lose_step(step)
         self._count(policies[row])
         self.assignment.carry(policies[row], policies[row + 1], step.fresh)
-        if self._clock is not None:
-            np.add(self._clock[block, row], 1.0, out=self._clock[block, row + 1])
-            self._clock[block, row + 1, step.fresh != 0] = 0.0
+        if self._elapsed_steps is not None:
+            np.add(self._elapsed_steps[block, row], 1.0, out=self._elapsed_steps[block, row + 1])
+            self._elapsed_steps[block, row + 1, step.fresh == 1] = 0.0
         self._row = row + 1
         if self._row == self._blocks.rollout:
             self._blocks.complete()

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from algorithms.checkpoints import CheckpointError
 from algorithms.learning.learner import Learner
-from algorithms.models.actor_critic import ActorCritic, Trunk, build_actor_critic
+from algorithms.models.actor_critic import ActorCritic, build_actor_critic, build_trunks
 from algorithms.models.inference import PolicyInference
-from algorithms.models.observation_encoder import encoded_leaves
 from algorithms.specs import action_spec, observed
 from algorithms.workers import checkpoint_fit
 from algorithms.workers.jobs import ModelJob
@@ -74,14 +73,13 @@ def _require_room(job: ModelJob) -> None:
     """Refuse weights that do not fit into memory, before there are any."""
     try:
         with torch.device("meta"):
-            trunk = Trunk(encoded_leaves(job.spec.observations), job.model)
+            trunks = build_trunks(job.model, job.spec)
     except ConfigError:
         raise
     except (Exception, SystemExit):  # of a user's encoder, maybe only of tensors without numbers: building it tells
         return
-    trunks = 1 if job.model.actor_critic_share_weights else 2
-    heads = trunk.output_size * (action_spec(job.spec).num_parameters + 1)
-    numbers = trunks * sum(tensor.numel() for tensor in trunk.state_dict().values()) + heads
+    heads = trunks[0].output_size * action_spec(job.spec).num_parameters + trunks[-1].output_size
+    numbers = sum(tensor.numel() for trunk in trunks for tensor in trunk.state_dict().values()) + heads
     copies = job.num_policies * (_COPIES_PER_POLICY + job.policy_workers * _COPIES_PER_POLICY_WORKER)
     needed_mb = numbers * _BYTES * copies / 1e6
     if needed_mb > job.available_mb:

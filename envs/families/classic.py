@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.api import EnvContext, EnvFamily
+from envs.family_defaults import SEVERAL_EPOCHS
 from envs.registry import render_arguments, unknown_name
 from utils.options import ConfigError, option
 
@@ -65,14 +66,7 @@ def defaults(name: str) -> dict[str, Any]:
         "batch_size": 256,
         "num_batches_per_iteration": 8,
         "num_minibatches_to_accumulate": 8,
-        "ppo_epochs": 4,
-        "with_vtrace": False,
-        "ppo_clip_ratio": 0.2,
-        "ppo_clip_value": 1000.0,
-        "learning_rate": 1e-3,
-        "exploration_loss_coeff": 0.01,
-        "max_grad_norm": 1.0,
-        "adam_eps": 1e-5,
+        **SEVERAL_EPOCHS,
     }
     if name == NO_VELOCITY:
         memory = {"use_rnn": True, "rnn_chrono_init": 64, "actor_critic_share_weights": True}

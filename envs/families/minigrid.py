@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from envs.api import EnvContext, EnvFamily
+from envs.family_defaults import SEVERAL_EPOCHS
 from envs.registry import NoOptions
 
 NAMES = (
@@ -61,14 +62,7 @@ def defaults(name: str) -> dict[str, Any]:
         "batch_size": 256,
         "num_batches_per_iteration": 4,
         "num_minibatches_to_accumulate": 4,
-        "ppo_epochs": 4,
-        "with_vtrace": False,
-        "ppo_clip_ratio": 0.2,
-        "ppo_clip_value": 1000.0,
-        "learning_rate": 1e-3,
-        "exploration_loss_coeff": 0.01,
-        "max_grad_norm": 1.0,
-        "adam_eps": 1e-5,
+        **SEVERAL_EPOCHS,
     }
     return values | {"rnn_chrono_init": 32} if remembers else values
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from envs.adapters import failure, fill_common_case, first_seed, lose_step
 from envs.api import (
@@ -268,24 +269,30 @@ class VectorEnvAdapter:
             except MisfitError as misfit:
                 raise self._failure(phase, misfit, row) from misfit
 
-    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
         """Start anew and take random steps, all environments together, until an episode has ended in each.
 
         They fall out of step as far as their episodes end at different times. Other batches come to other moments: at
         least half of the steps allowed, drawn by chance, is where this one stops. Writes what `reset` writes; `final`
         is 1 where an episode ends with the last of these steps.
+
+        Returns:
+            [E] steps that the episode now being played has behind it.
         """
         self.reset(out)
         num_steps = int(how.rng.integers(how.max_steps // 2, how.max_steps, endpoint=True))
         deadline, beat = time.monotonic() + how.max_seconds, go_on if self._faults is None else self._faults.beat
         unseen, has_ended = scratch_results(out), np.zeros(self.num_envs, np.bool_)
+        elapsed = np.zeros(self.num_envs, np.int64)
         for _ in range(num_steps):
             if has_ended.all() or time.monotonic() >= deadline or not beat():
                 break
             mask = out.observations.get(ACTION_MASK)
             self.step(random_actions(self.spec.actions, how.rng, self.num_envs, mask), unseen)
             has_ended |= (unseen.terminated | unseen.truncated) == 1
+            elapsed = np.where(unseen.fresh == 1, 0, elapsed + 1)
         out.fresh.fill(1)
+        return elapsed
 
     def set_training_progress(self, env_frames: int) -> None:
         """Tell the environment, if it wants to know, how many frames the run has seen; if it raises, so will a step."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case, lose_step
 from envs.api import (
@@ -222,7 +223,7 @@ class SerialVecEnv:
         rows, agents = list(rows), self.spec.agents_per_env
         return [rows[first : first + agents] for first in range(0, len(rows), agents)]
 
-    def decorrelate(self, how: Decorrelation, out: StepArrays) -> None:
+    def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
         """Start anew, then take each environment a different number of random steps into its episodes.
 
         Writes what `reset` writes. Environments that were stepped together would otherwise all end together for long,
@@ -231,6 +232,9 @@ class SerialVecEnv:
         Args:
             how: how far they go. Only what its `max_seconds` cut short depends on time.
             out: where the observations go.
+
+        Returns:
+            [E] steps that the episode now being played has behind it.
         """
         self.reset(out)
         number = self.num_envs if how.moves_apart else 1
@@ -238,13 +242,15 @@ class SerialVecEnv:
         # Time is shared out like steps: where there is too little of it, all fall short alike and are still apart.
         shares = num_steps.cumsum() / max(1, num_steps.sum())
         begin = time.monotonic()
+        elapsed = np.zeros(self.num_envs, np.int64)
         for index, env_rng in enumerate(how.rng.spawn(self.num_envs)):
             deadline = begin + how.max_seconds * shares[index] if num_steps[index] else begin
             rows = _rows_of(out, index, self.spec.agents_per_env)
-            self._advance(index, env_rng, int(num_steps[index]), rows, deadline)
+            elapsed[index] = self._advance(index, env_rng, int(num_steps[index]), rows, deadline)
+        return elapsed.repeat(self.spec.agents_per_env)
 
-    def _advance(self, index: int, rng: np.random.Generator, num_steps: int, out: StepArrays, deadline: float) -> None:
-        """Take one environment some random steps; `out` holds its rows only."""
+    def _advance(self, index: int, rng: np.random.Generator, num_steps: int, out: StepArrays, deadline: float) -> int:
+        """Take one environment some random steps; `out` holds its rows only. Those of its present episode."""
         views = self._layout.views(out.observations)
         left, of_episode = num_steps, 0
         while left > 0 and time.monotonic() < deadline and self._beat():
@@ -267,9 +273,11 @@ class SerialVecEnv:
         if self._adapters[index].is_between_episodes:
             fill_common_case(out)
             self._start(index, 0, Target(views, out, {}))
+            of_episode = 0
         out.active[out.final == 1] = 0  # an agent that was truncated before the others takes no part any more
         out.final.fill(0)
         out.fresh.fill(1)
+        return of_episode
 
     def set_training_progress(self, env_frames: int) -> None:
         """Tell whoever wants to know how many frames the run has seen; the next step of one that raises fails."""

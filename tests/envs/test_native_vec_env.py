@@ -175,9 +175,11 @@ def test_cartpole_vectorised_by_its_authors_is_reproducible_and_ends_where_the_p
 
 
 def test_decorrelation_brings_environments_out_of_step_as_their_episodes_end():
-    batch = VectorEnvAdapter(SyncVectorEnv(cartpoles(8)), contexts(8, seed=1))
+    vector = SyncVectorEnv(cartpoles(8))
+    batch = VectorEnvAdapter(vector, contexts(8, seed=1))
     out = step_arrays(batch.spec, 8)
-    batch.decorrelate(Decorrelation(np.random.default_rng(0), 45), out)
+    elapsed = batch.decorrelate(Decorrelation(np.random.default_rng(0), 45), out)
+    assert elapsed.tolist() == [env.get_wrapper_attr("_elapsed_steps") for env in vector.envs]
     assert out.fresh.all() and not out.rewards.any()
     first_end = np.zeros(8, int)
     for step in range(1, 40):

@@ -218,9 +218,10 @@ def test_decorrelated_agents_that_left_take_no_part():
 def test_an_agent_cut_by_the_last_step_of_decorrelation_takes_no_part():
     batch = SerialVecEnv([ScriptedParallel({"c": "C"}) for _ in range(8)], [EnvContext()] * 8)
     out = step_arrays(batch.spec, 8)
-    batch.decorrelate(Decorrelation(np.random.default_rng(0), 1), out)
+    elapsed = batch.decorrelate(Decorrelation(np.random.default_rng(0), 1), out)
     has_stepped = out.observations["obs"][::3, 0] == 101
     assert has_stepped.any() and not has_stepped.all()
+    assert elapsed.tolist() == has_stepped.repeat(3).tolist()
     assert out.active[2::3].tolist() == (~has_stepped).astype(int).tolist() and not out.final.any()
 
 

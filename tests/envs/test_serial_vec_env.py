@@ -228,8 +228,9 @@ def test_decorrelation_leaves_every_environment_at_another_moment():
     envs = [Scripted(*[CONTINUES] * 1000) for _ in range(16)]
     batch = batch_of(*envs)
     out = garbage(batch)
-    batch.decorrelate(Decorrelation(np.random.default_rng(0), 100), out)
+    elapsed = batch.decorrelate(Decorrelation(np.random.default_rng(0), 100), out)
     moments = out.observations["obs"][:, 1]
+    assert elapsed.tolist() == moments.tolist()
     assert len(set(moments.tolist())) > 10 and 0 <= moments.min() < moments.max() <= 100
     assert {action for env in envs for action in env.actions} == {0, 1, 2}
     assert out.fresh.all() and not out.final.any() and out.active.all()
@@ -240,9 +241,9 @@ def test_decorrelation_crosses_ends_and_never_stops_on_a_final_observation():
     envs = [Scripted(CONTINUES, IS_TRUNCATED), Scripted(CONTINUES, CONTINUES, TERMINATES)] * 8
     batch = batch_of(*envs)
     out = garbage(batch)
-    batch.decorrelate(Decorrelation(np.random.default_rng(0), 50), out)
+    elapsed = batch.decorrelate(Decorrelation(np.random.default_rng(0), 50), out)
     episodes, moments = out.observations["obs"].T
-    assert episodes.max() > 1
+    assert episodes.max() > 1 and elapsed.tolist() == moments.tolist()
     assert set(moments[::2].tolist()) <= {0, 1} and set(moments[1::2].tolist()) <= {0, 1, 2}
     batch.step(np.zeros((16, 1), np.float32), out)
     assert not out.fresh[::2][moments[::2] == 0].any(), "no episode is owed"

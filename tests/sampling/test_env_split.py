@@ -116,18 +116,21 @@ def test_blocks_hold_what_a_slow_plain_account_of_the_same_environments_says():
     assert seen["fresh"][:, T].any() and seen["fresh"][1:, 0].any()
 
 
-def test_steps_of_each_episode_are_counted_on_from_block_to_block():
-    played = Played(batch_of(scripted()), rollout=T, timed=True)
-    played.split.start()
+@pytest.mark.parametrize("decorrelation", [None, Decorrelation(np.random.default_rng(0), 10)], ids=["fresh", "moved"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_steps_of_each_episode_are_counted_as_its_environment_counts_them(crashes, decorrelation):
+    played = Played(crashing() if crashes else batch_of(scripted()), rollout=T, timed=True)
+    name = OBSERVATION + ELAPSED_STEPS.name
+    played.arrays[name].fill(99.0)  # of a predecessor
+    played.split.start(decorrelation)
     played.play(rollouts=11)
-    fresh, elapsed = rows_of(played, "fresh"), rows_of(played, OBSERVATION + ELAPSED_STEPS.name)[..., 0]
+    fresh, elapsed = rows_of(played, "fresh"), rows_of(played, name)[..., 0]
+    np.testing.assert_array_equal(elapsed, rows_of(played, "obs/obs")[..., 1])
     assert elapsed.max() > T  # an episode longer than a block
-    count = np.zeros(fresh.shape[1])
-    for now, row in zip(fresh, elapsed, strict=True):
-        count = np.where(now == 1, 0, count + 1)
-        np.testing.assert_array_equal(row, count)
+    assert (elapsed[fresh == 1] == 0).all() or decorrelation is not None
     final = rows_of(played, "final")
-    assert (elapsed[final == 1] > 0).all()  # what a truncated episode is owed is valued at its own time
+    assert (elapsed[final == 1] > 0).all() or crashes  # what a truncated episode is owed is valued at its own time
+    assert (elapsed[0].max() > 0) == (decorrelation is not None)
 
 
 def test_row_t_is_row_0_of_the_next_block_and_nothing_is_seen_twice_as_reward():

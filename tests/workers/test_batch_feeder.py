@@ -66,6 +66,16 @@ BOTH_MODES = pytest.mark.parametrize("stagings", [1, 2])
 
 
 @BOTH_MODES
+def test_the_bell_is_the_caller_s_once_the_feeder_is_closed(make, stagings):
+    case = make(stagings)
+    case.feeder.close()
+    case.feeder.close()
+    assert "batch feeder" not in {thread.name for thread in threading.enumerate()}
+    for _ in range(5):
+        assert not case.bell.wait(0.02)
+
+
+@BOTH_MODES
 def test_batches_hold_every_column_once_and_in_order(make, stagings):
     case = make(stagings)
     seen: list[float] = []
