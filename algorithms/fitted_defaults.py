@@ -17,6 +17,7 @@ from envs.api import EnvProfile, EnvSpec
 # Rows that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that more
 # and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
 _ROWS, _IMAGE_ROWS = 2048, 1024
+_SEARCH_ROWS = 4096  # where an end has to be found that random play did not find
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
 _MEMORY_ROWS = 64  # gradients flow back through as many
@@ -156,8 +157,10 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
 def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy: int) -> tuple[int, str]:
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
-    rows = _IMAGE_ROWS if _pixels(spec) else _ROWS
-    wanted, why = max(32, _power_of_two(rows / columns_of_policy)), f"{columns_of_policy} agents at once"
+    rows, why = _IMAGE_ROWS if _pixels(spec) else _ROWS, f"{columns_of_policy} agents at once"
+    if _searches_end(spec, profile):
+        rows, why = _SEARCH_ROWS, "no end found"
+    wanted = max(32, _power_of_two(rows / columns_of_policy))
     if _pays_late(profile) and profile.episode_steps is not None and not _pixels(spec):
         # At least twice the length of an episode: most episodes lie in one rollout as a whole.
         episodes = 2 * _power_of_two(2.0 * profile.episode_steps - 1.0)
@@ -205,6 +208,8 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
         choices["initial_stddev"] = Choice(0.6, "continuous actions")
     if all(leaf.kind == "continuous" for leaf in spec.actions):
         choices["exploration_loss_coeff"] = Choice(0.0, "continuous actions")
+    elif _searches_end(spec, profile):
+        choices["exploration_loss_coeff"] = Choice(0.03, "no end found")
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
     if _pays_late(profile):
@@ -216,6 +221,16 @@ def _pays_late(profile: EnvProfile) -> bool:
     """Nothing but the end of an episode is rewarded, and that comes late."""
     is_long = profile.episode_steps is None or profile.episode_steps >= _LATE_STEPS
     return profile.rewards_end_only and is_long
+
+
+def _searches_end(spec: EnvSpec, profile: EnvProfile) -> bool:
+    """All that can be won is an end of the costs, and random play has not found it.
+
+    A policy that avoids the larger costs before it has found the end walks in circles for ever, each step of which
+    costs the same: nothing but entropy leads it out.
+    """
+    is_discrete = any(leaf.kind == "discrete" for leaf in spec.actions) and not _pixels(spec)
+    return is_discrete and profile.rewards_only_cost and profile.episode_steps is None
 
 
 def _late_lambda(profile: EnvProfile) -> float:

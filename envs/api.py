@@ -70,6 +70,8 @@ class EnvProfile(NamedTuple):
     episode_steps: float | None = None  # mean length of the episodes that ended meanwhile
     rewards_end_only: bool = False
     """No step but the last one of an episode gave a reward other than 0."""
+    rewards_only_cost: bool = False
+    """Some rewards were below 0, none above."""
 
 
 class EnvContext(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ class _Flight:
         self._step_seconds: list[float] = []
         self._largest_pixel: float | None = None
         self._episode_steps: list[int] = []
-        self._has_early_reward = False
+        self._has_early_reward = self._has_gain = self._has_cost = False
         self.warnings: list[str] = []
 
     def build(self) -> None:
@@ -119,6 +120,7 @@ class _Flight:
             largest_pixel=self._largest_pixel,
             episode_steps=statistics.mean(self._episode_steps) if self._episode_steps else None,
             rewards_end_only=bool(self._steps) and not self._has_early_reward,
+            rewards_only_cost=self._has_cost and not self._has_gain,
         )
 
     def play(self) -> None:
@@ -173,9 +175,15 @@ class _Flight:
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
-            self._has_early_reward |= not has_ended and any(results.rewards.values())
+            self._note_rewards(results.rewards.values(), has_ended=has_ended)
         if has_ended and self._steps > first:
             self._episode_steps.append(self._steps - first)
+
+    def _note_rewards(self, rewards: Iterable[float], *, has_ended: bool) -> None:
+        for reward in rewards:
+            self._has_gain |= reward > 0
+            self._has_cost |= reward < 0
+            self._has_early_reward |= reward != 0 and not has_ended
 
     def _has_played_enough(self, deadline: float) -> bool:
         """At least one step: building may have taken longer than the whole check should."""

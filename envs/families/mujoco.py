@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from envs.api import EnvContext, EnvFamily
+from envs.family_defaults import SEVERAL_EPOCHS
 from envs.registry import NoOptions
 
 NAMES = (
@@ -43,31 +44,27 @@ def _log_warning(text: str) -> None:
 
 def defaults(name: str) -> dict[str, Any]:
     """Values a MuJoCo run starts from: small networks, little data at a time, each used several times."""
-    return {
+    return SEVERAL_EPOCHS | {
         "encoder": "mlp",
         "mlp_layers": "64,64",
         "encoder_extra_fc_layers": 0,
         "nonlinearity": "tanh",
         "use_rnn": False,
+        "actor_critic_share_weights": False,
         "adaptive_stddev": False,
-        "initial_stddev": 0.5,
+        "initial_stddev": 0.6,
         "normalize_input": True,
         "normalize_returns": True,
-        "with_vtrace": False,
         "gamma": 0.99,
         "gae_lambda": 0.95,
-        "learning_rate": 5e-4,
         "lr_schedule": "linear_decay",
         "rollout": 64,
-        "batch_size": 128,
-        "num_batches_per_iteration": 16,
-        "num_minibatches_to_accumulate": 16,
+        "batch_size": 256,
+        "num_batches_per_iteration": 8,
+        "num_minibatches_to_accumulate": 8,
         "ppo_epochs": 8,
-        "ppo_clip_ratio": 0.2,
-        "ppo_clip_value": 1000.0,
         "exploration_loss_coeff": 0.0,
-        "max_grad_norm": 0.5,
-        "num_envs_per_worker": 8,
+        "num_envs_per_worker": 16,
     }
 
 

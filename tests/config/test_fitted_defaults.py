@@ -151,6 +151,17 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
         assert values_of(spec_of(VECTOR), other) == usual
 
 
+def test_an_end_of_costs_that_random_play_has_not_found_is_searched_for():
+    usual, search = values_of(spec_of(VECTOR)), EnvProfile(step_s=1e-5, rewards_only_cost=True)
+    found = values_of(spec_of(VECTOR), search)
+    assert found["exploration_loss_coeff"] == 3 * usual["exploration_loss_coeff"]
+    assert found["rollout"] == 2 * usual["rollout"]
+    assert values_of(spec_of(VECTOR), search._replace(episode_steps=200.0)) == usual
+    assert values_of(spec_of(VECTOR), search._replace(rewards_only_cost=False)) == usual
+    for spec in (spec_of(VECTOR, actions=(NUMBERS,)), spec_of(IMAGE)):
+        assert values_of(spec, search) == values_of(spec)
+
+
 def test_rollouts_hold_late_rewards_only_where_that_is_cheap():
     usual, endless = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=None)
     assert values_of(spec_of(VECTOR), endless)["rollout"] == usual["rollout"]

@@ -358,6 +358,12 @@ class PaysAtTheEnd(Pictures):
         return self.observe(), float(self.steps == 3), self.steps == 3, False, {}
 
 
+class OnlyCosts(Pictures):
+    def step(self, action):
+        self.steps += 1
+        return self.observe(), -float(self.steps % 2), self.steps == 3, False, {}
+
+
 def test_the_check_tells_what_defaults_are_fitted_to():
     checked = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100))
     assert 0.002 <= checked.profile.step_s < 0.1
@@ -365,5 +371,6 @@ def test_the_check_tells_what_defaults_are_fitted_to():
     assert (checked.profile.episode_steps, checked.profile.rewards_end_only) == (3.0, False)
     profile = check(PaysAtTheEnd).profile
     assert (profile.episode_steps, profile.rewards_end_only) == (3.0, True)
+    assert not profile.rewards_only_cost and check(OnlyCosts).profile.rewards_only_cost
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)
