@@ -2,9 +2,8 @@
 
 Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
 typed. For an environment without family defaults, options that no layer set are chosen after a moment of random play
-(`fitted`). Each layer is checked in the same way, and the origin of every value
-is known. Where a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder
-may have been moved.
+(`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where a run is, and what to
+do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
 `python -m algorithms.config` writes the reference page docs/options.md from the declarations.
@@ -39,7 +38,7 @@ from utils.options import ConfigError
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
-FITTED = "chosen for this environment"  # the origin of what follows from its spaces and speed
+FITTED = "chosen for this environment"  # the origin of what follows from its spaces and random play
 _HELP = {"-h", "--help"}
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"

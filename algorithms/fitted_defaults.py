@@ -14,23 +14,25 @@ import numpy as np
 
 from envs.api import EnvProfile, EnvSpec
 
-# Rows that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that more
-# and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
-_ROWS, _IMAGE_ROWS = 2048, 1024
-_SEARCH_ROWS = 4096  # where an end has to be found that random play did not find
+# Agent steps that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that
+# more and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
+_STEPS, _IMAGE_STEPS = 2048, 1024
+_SEARCH_STEPS = 4096  # where random play seldom finds an end of the costs
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
-_MEMORY_ROWS = 64  # gradients flow back through as many
+_MEMORY_STEPS = 64  # gradients flow back through as many
 # Where nothing but the end of an episode is rewarded, a rollout holds whole episodes as long as that is no longer.
 _LONGEST_EPISODE_ROLLOUT = 256
 # The usual lambda carries credit over 20 steps; from episodes of this length on, that is too little for such rewards.
 _LATE_STEPS, _MOST_LAMBDA = 50, 0.99
+# Random play that takes so many steps to an end seldom finds it.
+_RARE_END_STEPS = 200
 _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottleneck
 _LARGE_IMAGE = 36 * 36  # pixels
 _BYTE_PIXELS = 16.0  # an image whose pixels stay below holds symbols, not light
 _FAST_STEP_S, _SLOW_STEP_S = 2e-4, 2e-3
-# Data are learned from one iteration after they were collected, three with --num_minibatches_to_accumulate=-1. What is
-# older than this is masked.
+# Data are learned from one iteration after they were collected, three with --num_minibatches_to_accumulate=-1. Older
+# data are masked.
 _ITERATIONS_OF_LAG = 4
 
 
@@ -81,7 +83,7 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     width, why = 64 if numbers <= _MANY_NUMBERS else 128, f"{numbers} inputs"
     if remembers:
         width, why = 128, "memory"
-    usual = Choice(True, "one memory") if remembers else Choice(False, "small network")
+    usual = Choice(True, "shared memory") if remembers else Choice(False, "small network")
     sharing = choices.setdefault("actor_critic_share_weights", usual)
     shares = given.get("actor_critic_share_weights", sharing.value)
     return choices | {
@@ -95,7 +97,7 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
 
 def _nonlinearity(spec: EnvSpec) -> tuple[str, str]:
     is_categorical = all(leaf.kind in ("categorical", "mask") for leaf in spec.observations)
-    return ("relu", "categories alone") if is_categorical else ("tanh", "vector observations")
+    return ("relu", "only categories") if is_categorical else ("tanh", "vector observations")
 
 
 def _obs_scale(spec: EnvSpec, profile: EnvProfile) -> Choice:
@@ -124,24 +126,31 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
     columns = values["num_workers"] * values["num_envs_per_worker"] * spec.agents_per_env
     columns_of_policy = max(1, columns // values.get("num_policies", 1))
     remembers, has_vtrace = values["use_rnn"], values.get("with_vtrace", False)
+    is_synchronous = not values.get("async_rl", True)
     rollout, why = _rollout(spec, profile, columns, columns_of_policy)
-    if remembers:
-        rollout = min(rollout, _MEMORY_ROWS)
-    rollout = values.get("rollout") or _compatible_rollout(rollout, values, is_whole=remembers or has_vtrace)
+    if remembers and rollout > _MEMORY_STEPS:
+        rollout, why = _MEMORY_STEPS, "memory"
+    wanted, most = rollout, columns_of_policy if is_synchronous else None
+    rollout = values.get("rollout") or _compatible_rollout(wanted, values, most)
+    why = why if rollout == wanted else "fits what is set"
     chunk = values.get("recurrence", 0)
     if chunk < 1:  # -1 is the whole rollout, and what is not allowed is refused afterwards
         batch = values.get("batch_size", rollout)
         chunk = rollout if has_vtrace or "recurrence" in values else math.gcd(rollout, batch) if remembers else 1
-    unit = chunk if "num_batches_per_iteration" not in values else rollout
-    batch = values.get("batch_size", max(1, min(_BATCH, columns_of_policy * rollout) // unit) * unit)
+    unit, most_steps = chunk, columns_of_policy * rollout
+    if "num_batches_per_iteration" in values:
+        # All of them together have to be whole rollouts, and no more than there are where nothing else is waited for.
+        unit = math.lcm(chunk, rollout // math.gcd(rollout, max(1, values["num_batches_per_iteration"])))
+        most_steps //= max(1, values["num_batches_per_iteration"]) if is_synchronous else 1
+    batch = values.get("batch_size", max(1, min(_BATCH, most_steps) // unit) * unit)
     whole = rollout // math.gcd(batch, rollout)
     batches = max(1, columns_of_policy * rollout // batch // whole) * whole
     choices = {
         "rollout": Choice(rollout, why),
-        "recurrence": Choice(-1 if has_vtrace else chunk, "memory" if remembers else "shuffled single steps"),
+        "recurrence": _recurrence(chunk, remembers=remembers, has_vtrace=has_vtrace),
         "with_vtrace": Choice(False, "several epochs"),
         "batch_size": Choice(batch, "small minibatches"),
-        "num_batches_per_iteration": Choice(batches, "a rollout each"),
+        "num_batches_per_iteration": Choice(batches, "one rollout together"),
     }
     if remembers:
         choices["rnn_chrono_init"] = Choice(rollout, "rollout")
@@ -157,10 +166,10 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
 def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy: int) -> tuple[int, str]:
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
-    rows, why = _IMAGE_ROWS if _pixels(spec) else _ROWS, f"{columns_of_policy} agents at once"
+    steps, why = _IMAGE_STEPS if _pixels(spec) else _STEPS, f"{columns_of_policy} agents at once"
     if _searches_end(spec, profile):
-        rows, why = _SEARCH_ROWS, "no end found"
-    wanted = max(32, _power_of_two(rows / columns_of_policy))
+        steps, why = _SEARCH_STEPS, "rare ends"
+    wanted = max(32, _power_of_two(steps / columns_of_policy))
     if _pays_late(profile) and profile.episode_steps is not None and not _pixels(spec):
         # At least twice the length of an episode: most episodes lie in one rollout as a whole.
         episodes = 2 * _power_of_two(2.0 * profile.episode_steps - 1.0)
@@ -169,24 +178,36 @@ def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy
     return (longest, "size of observations") if longest < wanted else (wanted, why)
 
 
-def _compatible_rollout(wanted: int, given: Mapping[str, Any], *, is_whole: bool) -> int:
+def _compatible_rollout(wanted: int, given: Mapping[str, Any], most: int | None) -> int:
     """The length nearest to the wanted one that what is given allows.
 
     Args:
-        wanted: rows.
+        wanted: steps.
         given: options that are set; the rollout is not.
-        is_whole: minibatches are made of whole rollouts, unless a shorter recurrence is given.
+        most: rollouts that an iteration may take; None: any number.
     """
-    unit = max(1, given.get("recurrence", 1))
-    batch, batches = given.get("batch_size"), given.get("num_batches_per_iteration")
-    if batch is not None and is_whole and "recurrence" not in given:
-        rows = batch
-    elif batch is not None and batches is not None:
-        rows = batch * batches
-    else:
+    has_vtrace, batch = given.get("with_vtrace", False), given.get("batch_size")
+    recurrence = given.get("recurrence", -1 if has_vtrace or given["use_rnn"] else 1)
+    if has_vtrace and recurrence > 0:
+        return recurrence  # V-trace takes whole rollouts
+    unit = max(1, recurrence)
+    if batch is None or batch < 1:
         return math.ceil(wanted / unit) * unit
-    allowed = [length for length in range(unit, min(rows, 4 * wanted) + 1, unit) if rows % length == 0]
+
+    def fits(length: int) -> bool:
+        batches = given.get("num_batches_per_iteration", length // math.gcd(batch, length))
+        rollouts, rest = divmod(batch * batches, length)
+        is_whole = recurrence > 0 or batch % length == 0
+        return is_whole and not rest and (most is None or rollouts <= most)
+
+    allowed = filter(fits, range(unit, 4 * wanted + 1, unit))
     return min(allowed, key=lambda length: abs(math.log(length / wanted)), default=wanted)
+
+
+def _recurrence(chunk: int, *, remembers: bool, has_vtrace: bool) -> Choice:
+    if has_vtrace:
+        return Choice(-1, "V-trace")
+    return Choice(chunk, "memory" if remembers else "shuffled single steps")
 
 
 def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
@@ -209,28 +230,29 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
     if all(leaf.kind == "continuous" for leaf in spec.actions):
         choices["exploration_loss_coeff"] = Choice(0.0, "continuous actions")
     elif _searches_end(spec, profile):
-        choices["exploration_loss_coeff"] = Choice(0.03, "no end found")
+        choices["exploration_loss_coeff"] = Choice(0.03, "rare ends")
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
     if _pays_late(profile):
-        choices["gae_lambda"] = Choice(_late_lambda(profile), "rewards end episodes")
+        choices["gae_lambda"] = Choice(_late_lambda(profile), "no earlier reward")
     return choices
 
 
 def _pays_late(profile: EnvProfile) -> bool:
     """Nothing but the end of an episode is rewarded, and that comes late."""
-    is_long = profile.episode_steps is None or profile.episode_steps >= _LATE_STEPS
-    return profile.rewards_end_only and is_long
+    least = profile.num_steps if profile.episode_steps is None else profile.episode_steps
+    return profile.rewards_end_only and least >= _LATE_STEPS
 
 
 def _searches_end(spec: EnvSpec, profile: EnvProfile) -> bool:
-    """All that can be won is an end of the costs, and random play has not found it.
+    """All that can be won is an end of the costs, random play seldom finds it, and no time limit was seen.
 
     A policy that avoids the larger costs before it has found the end walks in circles for ever, each step of which
     costs the same: nothing but entropy leads it out.
     """
     is_discrete = any(leaf.kind == "discrete" for leaf in spec.actions) and not _pixels(spec)
-    return is_discrete and profile.rewards_only_cost and profile.episode_steps is None
+    is_rare = profile.num_steps / max(1, profile.num_episodes) >= _RARE_END_STEPS
+    return is_discrete and profile.rewards_only_cost and is_rare and not profile.has_time_limit
 
 
 def _late_lambda(profile: EnvProfile) -> float:

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from benchmarks.measuring import show, started
+from benchmarks.measuring import last_line, refuse_output, show, started
 from benchmarks.unseen import random_play
 from benchmarks.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, choose, require_packages
 
 POLL_S = 0.25
+RANDOM_EPISODES = 200
 COLUMNS = ("environment", "options", "bar", "reached", "frames", "seconds", "best mean of 100")
 UNSEEN_COLUMNS = ("task", "random", "good", "reached", "frames", "seconds", "best mean of 100", "above chance")
 # The best mean of 100 episodes is above random play's by luck alone: this share of the way to the good score is not.
@@ -97,6 +98,11 @@ class Outcome(NamedTuple):
     exit_code: int
     last: float  # mean return of the last 100 episodes when it was over
 
+    @property
+    def has_failed(self) -> bool:
+        """It ended neither with its frames nor because it was stopped at the bar."""
+        return self.exit_code not in (0, 128 + signal.SIGINT)
+
 
 def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
     """Train once, until the bar or the end of the frames."""
@@ -106,7 +112,7 @@ def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
     began = time.monotonic()
     best = last = float("-inf")
     frames, seconds, is_over = 0, 0.0, False
-    with started(command, train_dir / f"{experiment}.log") as (process, _):
+    with started(command, train_dir / log_name(name, seed)) as (process, _):
         # The last look is after the end: most of a short run may lie between two.
         while not is_over and best < task.bar:
             is_over = _has_ended(process, POLL_S)
@@ -124,6 +130,11 @@ def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
     # Frames are the run's own budget: it may play a little more until all have heard that it is spent.
     reached = best >= task.bar and seconds <= task.seconds
     return Outcome(name, seed, reached, frames, seconds, best, process.returncode, last)
+
+
+def log_name(name: str, seed: int) -> str:
+    """The file in `train_dir` that holds what a run printed."""
+    return f"{name}_{seed}.log"
 
 
 def _has_ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -182,13 +193,15 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Task]]:
     parser.add_argument("--seeds", type=int, default=3, help="runs per task, seeds 1, 2, ...")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for the outcomes")
     parser.add_argument("--measure_random", action="store_true", help="of the suite unseen: play at random instead")
-    parser.add_argument("--episodes", type=int, default=200, help="random episodes per task")
+    parser.add_argument("--episodes", type=int, default=None, help=f"random episodes per task; {RANDOM_EPISODES}")
     chosen = parser.parse_args(argv)
+    if chosen.episodes is not None and not chosen.measure_random:
+        parser.error("--episodes is for --measure_random")
+    chosen.episodes = RANDOM_EPISODES if chosen.episodes is None else chosen.episodes
     if chosen.seeds < 1 or chosen.episodes < 2:
         parser.error(f"--seeds={chosen.seeds} --episodes={chosen.episodes}: at least 1 and 2")
-    if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
-        parser.error(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
     try:
+        refuse_output(chosen.out)
         return chosen, _unseen_tasks(chosen) if chosen.suite == UNSEEN_SUITE else _tuned_tasks(chosen)
     except ValueError as error:
         parser.error(str(error))
@@ -211,7 +224,7 @@ def _tuned_tasks(chosen: argparse.Namespace) -> dict[str, Task]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, print the table, write the JSON; 1 when a bar was missed."""
+    """Run, print the table, write the JSON; 1 when a bar was missed or a run failed."""
     chosen, tasks = _parse(argv)
     console = Console()
 
@@ -226,6 +239,8 @@ def main(argv: Sequence[str]) -> int:
             for seed in range(1, chosen.seeds + 1):
                 outcomes.append(run(name, task, seed, Path(folder)))
                 report(str(outcomes[-1]))
+                if outcomes[-1].has_failed:
+                    report(f"{name} {seed} failed: {last_line(Path(folder) / log_name(name, seed))}")
     by_task = {name: [outcome for outcome in outcomes if outcome.task == name] for name in tasks}
     if chosen.suite == UNSEEN_SUITE:
         show(UNSEEN_COLUMNS, [summarise_unseen(name, task, by_task[name]) for name, task in tasks.items()])
@@ -233,7 +248,7 @@ def main(argv: Sequence[str]) -> int:
         show(COLUMNS, [summarise(task, by_task[name]) for name, task in tasks.items()])
     if chosen.out is not None:
         chosen.out.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1) + "\n")
-    return int(any(outcome.reached == tasks[outcome.task].must_fail for outcome in outcomes))
+    return int(any(each.has_failed or each.reached == tasks[each.task].must_fail for each in outcomes))
 
 
 if __name__ == "__main__":

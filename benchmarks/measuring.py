@@ -242,6 +242,26 @@ def _tail(log: Path, lines: int = 12) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
+def last_line(log: Path) -> str:
+    """The last line with text that a program printed."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return next(filter(None, reversed(lines)), "it told nothing")
+
+
+def refuse_output(out: Path | None) -> None:
+    """Refuse a file that could not be written after hours of work.
+
+    Raises:
+        ValueError: it is a folder, or there is no folder to write it into.
+    """
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out={out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise ValueError(f"--out={out} is a folder; name a file")
+
+
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table for the eye, and the same for a page."""
     table = Table(*columns)

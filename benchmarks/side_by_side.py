@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import psutil
 from rich.console import Console
 
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, refuse_output, show
 from benchmarks.ours import COMPARISON, FOR_EVER, TASKS, kind_of_ours, our_run
 
 # Longer than our actors take to start at moments spread over a rollout, and than any of the programs takes to settle.
@@ -303,8 +303,10 @@ def _check(chosen: argparse.Namespace) -> None:
         raise Refusal(f"--env={chosen.env} is not there for {chosen.peer}; there are {', '.join(peer.tasks)}")
     if chosen.rounds < 1 or not 0 < chosen.seconds < float("inf"):
         raise Refusal(f"--rounds={chosen.rounds} --seconds={chosen.seconds:g}: at least one round of some seconds")
-    if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
-        raise Refusal(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
+    try:
+        refuse_output(chosen.out)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
     if stray := [word for word in chosen.options if not word.startswith("--")]:
         raise Refusal(f"{' '.join(stray)}: options of ours are typed --name=value")
 

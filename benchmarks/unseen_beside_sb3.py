@@ -1,4 +1,4 @@
-"""Tasks that no family has defaults for, beside Stable-Baselines3: the same frames, each its own defaults, in turns.
+"""Tasks that no default was made for, beside Stable-Baselines3: the same frames, each its own defaults, in turns.
 
     python -m benchmarks.unseen_beside_sb3 --peer_python=PATH [--tasks=...] [--half=...] [--seeds=3] [--frames=N]
         [--out=FILE]
@@ -9,6 +9,7 @@ peer needs a day for all budgets. The score is the mean return of the last 100 t
 command to its end. "At least as good" allows for the standard error of the difference over seeds, or for 5 % of the way
 from random play to the good score if that is more.
 With `--out`, what was interrupted goes on where it stopped, and tasks or seeds are added to those that the file has.
+What the peer could not run is tried again.
 
 The peer's Python, outside of this project's folder:
 
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import learning
-from benchmarks.measuring import ROOT, show, started, tell
+from benchmarks.measuring import ROOT, last_line, refuse_output, show, started, tell
 from benchmarks.side_by_side import Refusal, imported_version
 from benchmarks.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, UnseenTask, choose, require_packages
 
@@ -57,6 +58,10 @@ class Comparison(NamedTuple):
     ours: list[Run]
     peers: list[Run]
     cannot: str = ""  # why the peer does not run the task
+
+    def of_seeds(self, seeds: int) -> Comparison:
+        """The first so many runs of each."""
+        return self._replace(ours=self.ours[:seeds], peers=self.peers[:seeds])
 
     @property
     def is_as_good(self) -> bool:
@@ -90,7 +95,7 @@ def ours(name: str, task: UnseenTask, seed: int, folder: Path) -> Run:
     began = time.monotonic()
     outcome = learning.run(name, learning.Task(task.env, math.inf, task.frames), seed, folder)
     if outcome.exit_code:
-        reason = _last_line(folder / f"{name}_{seed}.log")
+        reason = last_line(folder / learning.log_name(name, seed))
         tell(f"{name} {seed}, ours failed with exit code {outcome.exit_code}: {reason}")
         return Run(-math.inf, math.inf, outcome.frames)
     return Run(outcome.last, time.monotonic() - began, outcome.frames)
@@ -113,14 +118,9 @@ def peers(name: str, task: UnseenTask, seed: int, folder: Path, python: Path) ->
     # Its environments may have a word to say after it.
     results = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(RESULT)]
     if exit_code or not results:
-        raise CannotRunError(_last_line(log))
+        raise CannotRunError(last_line(log))
     result = json.loads(results[-1].removeprefix(RESULT))
     return Run(result["score"] if result["episodes"] >= EPISODES else -math.inf, seconds, result["frames"])
-
-
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    return next(filter(None, reversed(lines)), "it told nothing")
 
 
 def limited(name: str, frames: int | None) -> UnseenTask:
@@ -138,7 +138,7 @@ def compare(
     report: Callable[[Comparison, str], None],
 ) -> Comparison:
     """One task, ours and the peer in turns, beginning with the runs that there are; `report` is told of each run."""
-    name, comparison = begun.task, begun
+    name, comparison = begun.task, begun._replace(cannot="")
     if task.peer == "none":
         comparison = comparison._replace(cannot="it has no space for what this task observes or does")
     for seed in range(1, seeds + 1):
@@ -215,13 +215,14 @@ def read(file: Path, version: str, frames: int | None) -> dict[str, Comparison]:
             )
             for task in told["tasks"]
         }
+        of_file = told["peer_version"], told.get("frames")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--out={file} holds no runs of this command ({error!r}); name another file") from error
-    if told["peer_version"] != version:
-        raise ValueError(f"--out={file} holds runs of Stable-Baselines3 {told['peer_version']}, not {version}")
-    if told.get("frames") != frames:
-        of_file = "no --frames" if told.get("frames") is None else f"--frames={told['frames']}"
-        raise ValueError(f"--out={file} holds runs with {of_file}; give the same, or name another file")
+    if of_file[0] != version:
+        raise ValueError(f"--out={file} holds runs of Stable-Baselines3 {of_file[0]}, not {version}")
+    if of_file[1] != frames:
+        limit = "no --frames" if of_file[1] is None else f"--frames={of_file[1]}"
+        raise ValueError(f"--out={file} holds runs with {limit}; give the same, or name another file")
     return found
 
 
@@ -253,8 +254,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison
             raise ValueError(f"--seeds={chosen.seeds}: at least 1")
         if chosen.frames is not None and chosen.frames < 1:
             raise ValueError(f"--frames={chosen.frames}: at least 1")
-        if chosen.out is not None and not chosen.out.absolute().parent.is_dir():
-            raise ValueError(f"--out={chosen.out}: there is no folder {chosen.out.parent}")
+        refuse_output(chosen.out)
         names = choose(chosen.tasks, chosen.half)
         require_packages(names)
         packages = {UNSEEN[name].package for name in names if UNSEEN[name].peer != "none"} - {""}
@@ -285,7 +285,7 @@ def main(argv: Sequence[str]) -> int:
                 so_far, limited(name, chosen.frames), chosen.seeds, chosen.peer_python, Path(folder), report
             )
     columns = ["task", "random", "good", "ours", f"Stable-Baselines3 {version}", "at least as good", "time: ratio"]
-    asked = [comparisons[name] for name in names]
+    asked = [comparisons[name].of_seeds(chosen.seeds) for name in names]
     show(columns, [row(comparison) for comparison in asked])
     tell(verdict(asked))
     return 0

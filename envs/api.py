@@ -65,9 +65,12 @@ class EnvSpec(NamedTuple):
 class EnvProfile(NamedTuple):
     """What a moment of random play measured of an environment, beyond its spec; None where nothing was measured."""
 
+    num_steps: int = 0  # that were played
     step_s: float | None = None  # median time of a step
     largest_pixel: float | None = None  # of any image
-    episode_steps: float | None = None  # mean length of the episodes that ended meanwhile
+    num_episodes: int = 0  # that ended meanwhile
+    episode_steps: float | None = None  # their mean length
+    has_time_limit: bool = False  # an episode was truncated
     rewards_end_only: bool = False
     """No step but the last one of an episode gave a reward other than 0."""
     rewards_only_cost: bool = False
@@ -97,7 +100,8 @@ class EnvFamily(NamedTuple):
     config: type
     """A frozen dataclass of `utils.options.option` fields: the options this family adds to the command line."""
     defaults: Callable[[str], dict[str, Any]]
-    """name -> option name -> the value this environment starts from instead of the option's own default."""
+    """name -> option name -> the value this environment starts from instead of the option's own default. Empty: the
+    options are fitted to the environment; a single entry turns that off."""
     names: tuple[str, ...] = ()
     """Names to suggest when a user types one that does not exist."""
     evaluation: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default; nobody writes into it

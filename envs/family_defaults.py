@@ -14,4 +14,4 @@ SEVERAL_EPOCHS: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "adam_eps": 1e-5,
 }
-"""Of PPO with a small network that learns from each of its small batches several times."""
+"""PPO with several epochs over small minibatches, for a small network."""

@@ -1,8 +1,8 @@
 """Plays an environment for a moment before a run starts, and checks that it keeps what it declares.
 
-What is wrong with an environment is cheapest to learn before processes start and files are written. Here its own
-results are looked at, before any adapter has made them fit: what `reset` and `step` return, the flags, rewards, infos,
-and every observation against its space. Random allowed actions, some hundred steps, about a second at most.
+Errors of an environment are cheapest to find before processes start and files are written. This checks the raw results
+of `reset` and `step` before adapters convert them: the flags, rewards, infos, and every observation against its space.
+Random allowed actions, 300 or 1000 steps, 1.5 s at most.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +23,11 @@ from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, r
 from utils.options import ConfigError
 
 MAX_STEPS = 300
+PROFILE_STEPS = 1000  # of an environment to which options are fitted: few episodes tell little of their mean length
 MAX_SECONDS = 1.5
 # Training survives any number of crashes that sound steps lie between; these mean that nothing else would happen.
 MAX_FAILURES_IN_A_ROW = 3
-MAX_FAILURES = 10
+MAX_FAILURES = 10  # in the first 300 steps, and as many in each 300 after
 
 _SEED = 1
 _RESET = "reset(seed=...)"
@@ -47,6 +48,8 @@ class _Results(NamedTuple):
     infos: dict[Any, Any]
     rewards: dict[Any, Any]
     has_ended: bool
+    choosing: Collection[Any]  # agents that choose an action by what they are shown, unless an info says otherwise
+    is_truncated: bool = False
 
 
 def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: bool, place: Any = None) -> Checked:
@@ -56,7 +59,7 @@ def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: boo
         env: which environment.
         family_options: an instance of the family's `config`.
         drops_bad_data: training drops bad data, so now and then they are no reason to refuse.
-        place: anything whose attribute `value` takes bytes: where the check is, in case it never returns.
+        place: its attribute `value` receives the present phase as bytes, for the error when the check hangs.
 
     Raises:
         ConfigError: the environment breaks the contract; names what, what was expected and what was seen.
@@ -77,15 +80,17 @@ class _Flight:
 
     def __init__(self, env: ResolvedEnv, family_options: Any, drops: bool, place: Any) -> None:
         self._resolved, self._options, self._drops, self._place = env, family_options, drops, place
+        self._max_steps = MAX_STEPS if env.family.defaults(env.name) else PROFILE_STEPS
         self._batch: Any = None
-        self._attempt = self._steps = 0
+        self._attempt = self._steps = self._num_resets = 0
+        self._last: _Results | None = None  # of an environment that begins its episodes by itself
         self._failures = self._in_a_row = 0
         self._where = "build"
         self._rng = np.random.default_rng(_SEED)
         self._step_seconds: list[float] = []
         self._largest_pixel: float | None = None
         self._episode_steps: list[int] = []
-        self._has_early_reward = self._has_gain = self._has_cost = False
+        self._has_early_reward = self._has_gain = self._has_cost = self._has_time_limit = False
         self.warnings: list[str] = []
 
     def build(self) -> None:
@@ -97,10 +102,10 @@ class _Flight:
         except EnvError as error:
             if error.phase != "reset" or error.__cause__ is None:
                 raise
-            self._go(_RESET)  # done early, to look for action masks: it is told like any other
+            self._go(_RESET)  # it ran early to find action masks, and is reported like a later one
             raise error.__cause__ from None
         self.spec = self._batch.spec
-        self._hand = hand_of(self._batch)
+        self._hand, self._last = hand_of(self._batch), None
 
     def close(self) -> None:
         """Close what is open. An environment that fails in it is warned about, not refused."""
@@ -116,11 +121,14 @@ class _Flight:
     def profile(self) -> EnvProfile:
         """What random play has shown so far."""
         return EnvProfile(
+            num_steps=self._steps,
             step_s=statistics.median(self._step_seconds) if self._step_seconds else None,
             largest_pixel=self._largest_pixel,
+            num_episodes=len(self._episode_steps),
+            has_time_limit=self._has_time_limit,
             episode_steps=statistics.mean(self._episode_steps) if self._episode_steps else None,
             rewards_end_only=bool(self._steps) and not self._has_early_reward,
-            rewards_only_cost=self._has_cost and not self._has_gain,
+            rewards_only_cost=bool(self._has_cost and not self._has_gain),
         )
 
     def play(self) -> None:
@@ -151,18 +159,17 @@ class _Flight:
     def _note_failure(self, message: str, error: BaseException) -> None:
         self._failures += 1
         self._in_a_row += 1
-        if self._in_a_row > MAX_FAILURES_IN_A_ROW or self._failures > MAX_FAILURES:
+        is_often = self._failures > MAX_FAILURES * max(1.0, self._steps / MAX_STEPS)
+        if self._in_a_row > MAX_FAILURES_IN_A_ROW or is_often:
             cause, context = f"{type(error).__name__}: {error}", EnvContext(env_name=self._resolved.name)
             phase = f"{self._where} of the check before the start"
-            if self._failures > MAX_FAILURES:
-                phase += f", as it did {MAX_FAILURES} times in the {self._steps} steps before"
+            if is_often:
+                phase += f", as it did {self._failures - 1} times in the {self._steps} steps before"
             raise EnvError(0, phase, cause, context, self._in_a_row) from error
         self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
 
     def _play_episode(self, deadline: float) -> None:
-        self._go(_RESET)
-        results = self._hand.reset(_SEED + self._attempt)
-        self._look(results)
+        results = self._last or self._begin_episode()
         has_ended, first = False, self._steps
         while not has_ended and not self._has_played_enough(deadline):
             mask = self._masks(results)
@@ -175,9 +182,19 @@ class _Flight:
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
+            self._has_time_limit |= results.is_truncated
             self._note_rewards(results.rewards.values(), has_ended=has_ended)
-        if has_ended and self._steps > first:
+        self._last = results if self._hand.begins_by_itself else None
+        if has_ended:
             self._episode_steps.append(self._steps - first)
+
+    def _begin_episode(self) -> _Results:
+        """With another seed each time: a level that a seed makes says little of the others."""
+        self._go(_RESET)
+        results = self._hand.reset(_SEED + self._num_resets)
+        self._num_resets += 1
+        self._look(results)
+        return results
 
     def _note_rewards(self, rewards: Iterable[float], *, has_ended: bool) -> None:
         for reward in rewards:
@@ -187,7 +204,7 @@ class _Flight:
 
     def _has_played_enough(self, deadline: float) -> bool:
         """At least one step: building may have taken longer than the whole check should."""
-        return self._steps >= MAX_STEPS or (self._steps > 0 and time.monotonic() >= deadline)
+        return self._steps >= self._max_steps or (self._steps > 0 and time.monotonic() >= deadline)
 
     def _go(self, where: str) -> None:
         self._where = where
@@ -199,7 +216,7 @@ class _Flight:
         masks = np.ones((self._hand.num_rows, width), np.uint8)
         for row, agent in enumerate(self._hand.agents):
             mask = _mask_of(results.observations.get(agent), results.infos.get(agent, {}))
-            if mask is not None:
+            if mask is not None and agent in results.choosing and _is_active(results.infos.get(agent, {})):
                 masks[row] = fitting_mask(mask, width)
         return masks if width else None
 
@@ -216,7 +233,8 @@ class _Flight:
         for agent, info in results.infos.items():
             _check_info(info, width)
             mask = _mask_of(results.observations.get(agent), info)
-            if mask is not None and width and not np.any(fitting_mask(mask, width)):
+            has_choice = mask is None or not width or np.any(fitting_mask(mask, width))
+            if not has_choice and agent in results.choosing and _is_active(info):
                 raise MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
 
 
@@ -226,6 +244,7 @@ class _SingleHand:
     agents: tuple[Any, ...] = (0,)
     num_rows = 1
     rows: int | slice = 0
+    begins_by_itself = False
 
     def __init__(self, env: Any, observation_space: Any, action_space: Any) -> None:
         self.env = env
@@ -237,7 +256,7 @@ class _SingleHand:
     def reset(self, seed: int) -> _Results:
         """Begin an episode."""
         observation, info = checked_reset(self.env, seed)
-        return _Results({0: observation}, {0: info}, {}, False)
+        return _Results({0: observation}, {0: info}, {}, False, (0,))
 
     def step(self, actions: np.ndarray) -> _Results:
         """Take one step."""
@@ -246,7 +265,8 @@ class _SingleHand:
         is_terminated, is_truncated = flag("terminated", terminated), flag("truncated", truncated)
         # What follows a terminated step is never learned from.
         observations = {} if is_terminated else {0: observation}
-        return _Results(observations, {0: info}, {0: reward}, is_terminated or is_truncated)
+        has_ended = is_terminated or is_truncated
+        return _Results(observations, {0: info}, {0: reward}, has_ended, () if has_ended else (0,), is_truncated)
 
     def _checked_step(self, action: Any) -> tuple[Any, ...]:
         result = self.env.step(action)
@@ -269,7 +289,7 @@ class _ParallelHand(_SingleHand):
         """Begin an episode."""
         observations, infos = checked_reset(self.env, seed)
         self._require_agents("observations", observations)
-        return _Results(observations, infos, {}, not self.env.agents)
+        return _Results(observations, infos, {}, False, tuple(self.env.agents))
 
     def step(self, actions: np.ndarray) -> _Results:
         """Take one step."""
@@ -279,14 +299,14 @@ class _ParallelHand(_SingleHand):
         for name, values in zip(("observations", "rewards", "terminations", "truncations"), results, strict=False):
             self._require_agents(name, values)
         observations, rewards, terminations, truncations, infos = results
-        for name, each in (("terminated", terminations), ("truncated", truncations)):
-            for value in each.values():
-                flag(name, value)
+        for value in terminations.values():
+            flag("terminated", value)
+        is_truncated = max((flag("truncated", value) for value in truncations.values()), default=False)
         missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
         if missing:
             raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
         going_on = {agent: seen for agent, seen in observations.items() if not terminations.get(agent, False)}
-        return _Results(going_on, infos, rewards, not self.env.agents)
+        return _Results(going_on, infos, rewards, not self.env.agents, tuple(self.env.agents), is_truncated)
 
     def _require_agents(self, name: str, values: Any) -> None:
         if not isinstance(values, dict) or not set(values) <= set(self.agents):
@@ -297,6 +317,7 @@ class _VectorHand(_SingleHand):
     """Calls a Gymnasium `VectorEnv`: arrays with one entry per environment wherever a single one has a value."""
 
     rows = slice(None)
+    begins_by_itself = True
 
     def __init__(self, env: Any) -> None:
         self.num_rows = env.num_envs
@@ -304,17 +325,19 @@ class _VectorHand(_SingleHand):
 
     def reset(self, seed: int) -> _Results:
         """Begin episodes everywhere."""
-        observations, _ = checked_reset(self.env, seed)
-        return _Results({0: observations}, {}, {}, False)
+        observations, infos = checked_reset(self.env, seed)
+        return _Results({0: observations}, _told(infos), {}, False, (0,))
 
     def step(self, actions: np.ndarray) -> _Results:
         """Take one step everywhere; its episodes end and begin by themselves."""
-        observations, rewards, terminated, truncated, _ = self._checked_step(self.actions.batched(actions))
+        observations, rewards, terminated, truncated, infos = self._checked_step(self.actions.batched(actions))
         for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
             if np.shape(values) != (self.num_rows,):
                 raise MisfitError(name, f"one for each of {self.num_rows} environments", describe(values))
-        flags("terminated", terminated), flags("truncated", truncated)
-        return _Results({0: observations}, {}, dict(enumerate(rewards)), False)
+        are_terminated, are_truncated = flags("terminated", terminated), flags("truncated", truncated)
+        has_ended, rows = bool(np.any(are_terminated | are_truncated)), dict(enumerate(rewards))
+        choosing = () if has_ended else (0,)
+        return _Results({0: observations}, _told(infos), rows, has_ended, choosing, bool(np.any(are_truncated)))
 
 
 def hand_of(batch: Any) -> Any:
@@ -327,6 +350,16 @@ def hand_of(batch: Any) -> Any:
     return _SingleHand(env, env.observation_space, env.action_space)
 
 
+def _told(infos: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """What the infos of a `VectorEnv`, of one environment here, say of its next choice."""
+    is_told = ACTION_MASK in infos and np.all(infos.get(f"_{ACTION_MASK}", True))
+    return {0: {ACTION_MASK: np.atleast_1d(infos[ACTION_MASK])[0]}} if is_told else {}
+
+
+def _is_active(info: Any) -> bool:
+    return flag("is_active", info.get("is_active", True))
+
+
 def _check_reward(reward: Any) -> None:
     if not is_number(reward):
         raise MisfitError("reward", "one real number", describe(reward))
@@ -336,7 +369,7 @@ def _check_reward(reward: Any) -> None:
 
 def _check_info(info: Any, mask_entries: int) -> None:
     read_info(info)
-    flag("is_active", info.get("is_active", True))
+    _is_active(info)
     if ACTION_MASK in info and mask_entries:
         fitting_mask(info[ACTION_MASK], mask_entries)
 

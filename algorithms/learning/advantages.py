@@ -33,6 +33,10 @@ def normalized_advantages(
 ) -> Tensor:
     """Shift and scale to mean 0 and standard deviation 1 over the valid rows; 0 on the others.
 
+    With `least_spread`::
+
+        A' = (A - mean(A)) / max(std(A), least_spread)
+
     A spread that is only the rounding error of the mean is not blown up: equal advantages become 0, and so does a
     single one.
 
@@ -40,7 +44,7 @@ def normalized_advantages(
         advantages: [T, B], finite also on masked rows.
         valid: [T, B] bool.
         weights: [T, B] as made by `mean_weights` of `valid`.
-        least_spread: scalar, not negative; a smaller deviation than this becomes less than 1.
+        least_spread: scalar, not negative; lower bound of the divisor, in units of reward.
     """
     mean = masked_mean(advantages, weights)
     centred = (advantages - mean) * valid

@@ -102,9 +102,9 @@ class LearningConfig:
     )
     advantage_noise: float = option(
         0.0,
-        "Advantages are divided by their deviation, or by this share of the mean return where that is larger: smaller "
-        "ones are taken for noise of the critic. Higher keeps a policy random for longer where nothing it tries makes "
-        "a difference yet, and learns fine differences more slowly",
+        "Advantages are divided by their deviation, or by this share of the absolute mean return where that is larger: "
+        "smaller ones are taken for noise of the critic. Higher keeps a policy random for longer where nothing it "
+        "tries makes a difference yet, and learns fine differences more slowly",
         minimum=0.0,
         maximum=1.0,
     )

@@ -93,7 +93,7 @@ def evaluate(
 
 @torch.no_grad()
 def collected_returns(data: Minibatch) -> Tensor:
-    """[T, B] discounted rewards from each row to the end of its episode or trajectory, of which no critic is asked."""
+    """[T, B] discounted rewards from each row to the end of its episode or trajectory, without the critic."""
     nothing = torch.zeros_like(data.rewards)
     return gae(data.rewards, nothing, nothing[0], data.discounts, data.has_delta, gae_lambda=1.0).value_targets
 

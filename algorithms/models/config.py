@@ -76,8 +76,8 @@ class ModelConfig:
     )
     critic_sees_time: bool = option(
         False,
-        "The critic, not the policy, is told how many decisions of the episode have been taken: where episodes end "
-        "after a set time that observations do not show, values need it. Only with actor_critic_share_weights=False",
+        "The critic, not the policy, is told how many steps the episode has lasted: where episodes end after a set "
+        "time that observations do not show, values need it. Only with actor_critic_share_weights=False",
     )
     adaptive_stddev: bool = option(
         True,

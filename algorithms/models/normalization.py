@@ -1,8 +1,8 @@
 """Running mean and standard deviation of vector observations and of returns.
 
 Only the learner updates them, once at the end of a training iteration, and that of returns once before the first one
-learns anything: within an iteration, and between the policy
-worker and the learner at equal weights, the same input gives the same output.
+learns anything: within an iteration, and between the policy worker and the learner at equal weights, the same input
+gives the same output.
 
 All state is float32, so that it travels with the flat weights. Plain float32 would stop moving: after 1e9 samples a
 batch of 1000 changes the mean by a millionth of its distance, which is lost beside a mean that is not tiny. So each
@@ -35,7 +35,8 @@ class RunningMoments(nn.Module):
         mean'     = mean + w * (b - mean)
         variance' = variance + w * (s - variance + (1 - w) * (b - mean)^2)
 
-    n grows up to `memory` times m: so many updates are remembered, older ones fade.
+    n grows up to `memory` times m: so many updates are remembered, older ones fade. An update smaller than the former
+    ones makes them fade no faster than one of their size would.
     """
 
     memory = math.inf
@@ -68,7 +69,8 @@ class RunningMoments(nn.Module):
             return
         mean, variance = self.moments.double().sum(1)
         count = self.count.double().sum()
-        new_count = torch.clamp(count, max=self.memory * len(rows)) + len(rows)
+        usual = torch.clamp(count / (self.memory + 1.0), min=float(len(rows)))
+        new_count = torch.minimum(count, self.memory * usual) + len(rows)
         weight = len(rows) / new_count
         delta = rows.mean(0) - mean
         spread = rows.var(0, correction=0) - variance + (1.0 - weight) * delta.square()

@@ -64,8 +64,9 @@ class SamplingConfig:
     )
     check_env: bool = option(
         True,
-        "Before the run starts, play a few hundred random steps of one environment, for at most 1.5 s, and check that "
-        "it keeps what its spaces declare",
+        "Before the run starts, play some hundred random steps of one environment, for at most 1.5 s, and check that "
+        "it keeps what its spaces declare. Off: options of an environment without family defaults follow from its "
+        "spaces alone",
     )
     force_envs_single_thread: bool = option(
         True, "Keep libraries inside the environments from starting threads of their own in every actor"

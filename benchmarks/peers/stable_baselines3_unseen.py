@@ -2,9 +2,9 @@
 
     PYTHON benchmarks/peers/stable_baselines3_unseen.py --env=NAME --algorithm=ppo --frames=N --seed=1
 
-Run by a Python that has Stable-Baselines3, sb3-contrib and the task's own package; imports of this project nothing but
-the suite's environments. 8 environments, stepped in the main process as `make_vec_env` does by default. Ends after N
-frames and prints `result:` with frames, episodes and the mean return of the last 100 training episodes as JSON.
+Run by a Python that has Stable-Baselines3, sb3-contrib and the task's own package; imports only the suite's
+environments from this project. 8 environments, stepped in the main process as `make_vec_env` does by default. Ends
+after N frames and prints `result:` with frames, episodes and the mean return of the last 100 training episodes as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of tasks that no family has defaults for: names, what random play earns, good scores, budgets of frames.
+"""The table of tasks that no default was made for: names, what random play earns, good scores, budgets of frames.
 
 Families give the tasks what they give to any task that they do not name; the exceptions are MountainCarContinuous,
 whose actions are numbers, and the two tasks of MiniGrid that need memory. A hash of the name puts each task into one of

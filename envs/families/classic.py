@@ -50,7 +50,10 @@ def make(name: str, options: ClassicOptions, context: EnvContext) -> Any:
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """What is chosen for unknown environments of such spaces, stated so that it does not depend on a measured time."""
+    """Close to what is fitted to unknown environments of such spaces, but learned from whole trajectories.
+
+    Stated here, it does not depend on a measured time.
+    """
     _check_name(name)
     values: dict[str, Any] = {
         "encoder": "mlp",

@@ -16,7 +16,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """Nothing is known of the environment: every option starts from its own default."""
+    """None: options are fitted to the environment (`algorithms.fitted_defaults`)."""
     return {}
 
 

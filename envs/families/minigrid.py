@@ -62,7 +62,7 @@ def defaults(name: str) -> dict[str, Any]:
         "num_envs_per_worker": 16,
         "rollout": rollout,
         "batch_size": 256,
-        "num_batches_per_iteration": rollout // 8,
+        "num_batches_per_iteration": rollout // 8,  # all that 2 workers of 16 environments play meanwhile
         "num_minibatches_to_accumulate": rollout // 8,
         **SEVERAL_EPOCHS,
     }

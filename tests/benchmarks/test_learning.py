@@ -28,3 +28,14 @@ def test_a_row_tells_the_median_and_the_worst_seed_rounded_alike():
     env, options, goal, reached, frames, seconds, best = summarise(TASKS["image"], outcomes)
     assert (env, options, goal) == ("synthetic_image", "", "18 in 50k")
     assert (reached, frames, seconds, best) == ("2 of 3", "11k (max 11k)", "6 (max 6)", "18.5 .. 20.5")
+
+
+@pytest.mark.parametrize(("exit_code", "code"), [(1, 1), (0, 0), (130, 0)])
+def test_a_task_that_must_fail_is_not_passed_by_a_run_that_broke(exit_code, code, monkeypatch, capsys):
+    def run(name, task, seed, train_dir):
+        (train_dir / f"{name}_{seed}.log").write_text("started\nno room for blocks\n")
+        return Outcome(name, seed, False, 1000, 1.0, 10.0, exit_code, 10.0)
+
+    monkeypatch.setattr(learning, "run", run)
+    assert learning.main(["--tasks=cartpole_blind", "--seeds=1"]) == code
+    assert ("cartpole_blind 1 failed: no room for blocks" in capsys.readouterr().out) == bool(code)

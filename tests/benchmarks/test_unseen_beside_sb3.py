@@ -176,12 +176,27 @@ def test_a_file_that_exists_is_gone_on_with(turns, python, tmp_path, capsys):
     capsys.readouterr()
     assert main([*argv, "--tasks=far_goal,huge_rewards,taxi", "--seeds=2"]) == 0
     assert turns == [
-        ("far_goal", "ours", 2), ("far_goal", "peer", 2), ("huge_rewards", "ours", 2),
+        ("far_goal", "ours", 2), ("far_goal", "peer", 2), ("huge_rewards", "peer", 1), ("huge_rewards", "ours", 2),
         ("taxi", "peer", 1), ("taxi", "ours", 2), ("taxi", "peer", 2),
     ]  # fmt: skip
     assert "| far_goal | 0.045 | 0.9 | 1 (1 .. 1) | ppo -inf (-inf .. 0.5) | yes |" in capsys.readouterr().out
     after = json.loads(out.read_text())["tasks"]
     assert [len(task["ours"]) for task in after] == [2, 2, 2] and after[0]["peers"][0]["score"] is None
+
+
+def test_what_the_peer_could_not_run_is_tried_again_and_fewer_seeds_may_be_asked_for(turns, python, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    argv = [f"--peer_python={python('')}", f"--out={out}", "--tasks=far_goal,taxi", "--seeds=1"]
+    assert main([*argv[:3], "--seeds=2"]) == 0
+    told = json.loads(out.read_text())
+    told["tasks"][0]["peers"].pop()
+    told["tasks"][1] |= {"peers": [], "cannot": "killed for memory"}
+    out.write_text(json.dumps(told))
+    turns.clear()
+    capsys.readouterr()
+    assert main(argv) == 0
+    assert turns == [("taxi", "peer", 1)]
+    assert "Of 2 tasks that both can run" in capsys.readouterr().out
 
 
 def test_no_task_is_given_more_than_the_frames_named_and_the_file_tells_them(turns, python, tmp_path, capsys):
@@ -200,6 +215,7 @@ def test_no_task_is_given_more_than_the_frames_named_and_the_file_tells_them(tur
     [
         ("not JSON", "holds no runs of this command"),
         ('{"outcomes": []}', "holds no runs of this command"),
+        ('{"tasks": []}', "holds no runs of this command"),
         ('{"tasks": [], "peer_version": "1.0"}', "holds runs of Stable-Baselines3 1.0, not 2.9.2"),
     ],
 )
@@ -218,6 +234,7 @@ def test_a_file_with_something_else_is_refused_and_stays(held, reason, python, t
         (["--tasks=taxi", "--seeds=0"], "--seeds=0: at least 1"),
         (["--tasks=taxi", "--frames=0"], "--frames=0: at least 1"),
         (["--tasks=taxi", "--out=/nowhere/file.json"], "there is no folder /nowhere"),
+        (["--tasks=taxi", "--out=/"], "--out=/ is a folder"),
         (["--tasks=taxi", "--peer_python=/nowhere/python"], "is not a program"),
     ],
 )

@@ -110,6 +110,9 @@ def test_the_report_half_is_not_run_by_accident(capsys):
         (["--tasks=cartpole", "--measure_random"], "--half and --measure_random are for --suite=unseen"),
         (["--suite=unseen", "--tasks=taxi", "--seeds=0"], "--seeds=0"),
         (["--suite=unseen", "--tasks=taxi", "--out=/nowhere/file.json"], "there is no folder /nowhere"),
+        (["--suite=unseen", "--tasks=taxi", "--out=/"], "--out=/ is a folder"),
+        (["--suite=unseen", "--tasks=taxi", "--episodes=10"], "--episodes is for --measure_random"),
+        (["--suite=unseen", "--tasks=taxi", "--episodes=1", "--measure_random"], "--episodes=1: at least 1 and 2"),
     ],
 )
 def test_what_cannot_run_is_refused_with_what_could(argv, reason, nothing_runs, capsys):

@@ -60,6 +60,11 @@ TYPED = [
     {"num_policies": 3},
     {"async_rl": False},
     {"async_rl": False, "num_policies": 2},
+    {"async_rl": False, "num_batches_per_iteration": 16},
+    {"async_rl": False, "batch_size": 1000},
+    {"use_rnn": True, "recurrence": -1, "batch_size": 100},
+    {"recurrence": -1, "batch_size": 100},
+    {"with_vtrace": True, "recurrence": 16},
 ]
 
 
@@ -139,7 +144,7 @@ def test_iterations_on_images_are_smaller_and_those_on_large_ones_more_careful()
     assert small["rollout"] == images["rollout"] and small["learning_rate"] == vectors["learning_rate"]
 
 
-LATE = EnvProfile(step_s=1e-5, episode_steps=101.0, rewards_end_only=True)
+LATE = EnvProfile(num_steps=300, step_s=1e-5, episode_steps=101.0, rewards_end_only=True)
 
 
 def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
@@ -152,12 +157,15 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
 
 
 def test_an_end_of_costs_that_random_play_has_not_found_is_searched_for():
-    usual, search = values_of(spec_of(VECTOR)), EnvProfile(step_s=1e-5, rewards_only_cost=True)
+    usual, search = values_of(spec_of(VECTOR)), EnvProfile(1000, 1e-5, rewards_only_cost=True)
     found = values_of(spec_of(VECTOR), search)
     assert found["exploration_loss_coeff"] == 3 * usual["exploration_loss_coeff"]
     assert found["rollout"] == 2 * usual["rollout"]
-    assert values_of(spec_of(VECTOR), search._replace(episode_steps=200.0)) == usual
+    assert values_of(spec_of(VECTOR), search._replace(num_episodes=2, episode_steps=60.0)) == found
+    assert values_of(spec_of(VECTOR), search._replace(num_episodes=20, episode_steps=50.0)) == usual
+    assert values_of(spec_of(VECTOR), search._replace(has_time_limit=True)) == usual
     assert values_of(spec_of(VECTOR), search._replace(rewards_only_cost=False)) == usual
+    assert values_of(spec_of(VECTOR), search._replace(num_steps=10)) == usual
     for spec in (spec_of(VECTOR, actions=(NUMBERS,)), spec_of(IMAGE)):
         assert values_of(spec, search) == values_of(spec)
 
@@ -167,6 +175,7 @@ def test_rollouts_hold_late_rewards_only_where_that_is_cheap():
     assert values_of(spec_of(VECTOR), endless)["rollout"] == usual["rollout"]
     assert values_of(spec_of(VECTOR), endless)["gae_lambda"] == 0.99
     assert values_of(spec_of(VECTOR), LATE._replace(episode_steps=150.0))["rollout"] == usual["rollout"]
+    assert "gae_lambda" not in values_of(spec_of(VECTOR), endless._replace(num_steps=10))
     assert values_of(spec_of(IMAGE), LATE)["rollout"] == values_of(spec_of(IMAGE))["rollout"]
     assert values_of(spec_of(VECTOR)._replace(needs_memory=True), LATE)["rollout"] == usual["rollout"]
 
@@ -188,6 +197,28 @@ def test_no_more_than_the_next_iteration_is_collected_while_one_is_learned_from(
     assert values_of(spec_of(VECTOR))["num_minibatches_to_accumulate"] == 8
     assert values_of(spec_of(VECTOR), num_batches_per_iteration=3)["num_minibatches_to_accumulate"] == 3
     assert "num_minibatches_to_accumulate" not in values_of(spec_of(VECTOR), num_minibatches_to_accumulate=-1)
+
+
+def test_an_unknown_task_has_an_unknown_scale_and_noise():
+    values = values_of(spec_of(VECTOR))
+    assert values["normalize_returns"] and values["advantage_noise"] > 0.0 and values["max_grad_norm"] > 0.0
+    assert (values["nonlinearity"], values_of(spec_of(CATEGORY))["nonlinearity"]) == ("tanh", "relu")
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(16.0, 16.0), (17.0, 255.0), (0.5, 1.0), (None, 255.0)])
+def test_pixels_are_scaled_by_what_they_hold(largest, scale):
+    assert values_of(spec_of(IMAGE), EnvProfile(step_s=1e-5, largest_pixel=largest))["obs_scale"] == scale
+
+
+def test_the_reason_is_that_of_the_value_that_was_chosen():
+    def reason(spec, profile, name="rollout", **given):
+        return choose(spec, profile, given, num_workers=2, usual_policy_lag=1000)[name].reason
+
+    remembering = spec_of(VECTOR)._replace(needs_memory=True)
+    assert reason(spec_of(VECTOR), LATE) == "whole episodes"
+    assert reason(remembering, LATE) == "memory"
+    assert reason(spec_of(VECTOR), LATE, batch_size=1000, with_vtrace=True) == "fits what is set"
+    assert reason(spec_of(VECTOR), LATE, "recurrence", with_vtrace=True) == "V-trace"
 
 
 def test_values_are_clipped_as_usual_where_returns_are_not_normalised():

@@ -60,3 +60,11 @@ def test_memory_is_switched_on_where_the_task_needs_it():
 def test_importing_the_family_imports_no_simulator():
     code = "import sys, envs.families.minigrid; sys.exit(any(name in sys.modules for name in ('minigrid', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "rollout"), [("MiniGrid-DoorKey-5x5-v0", 128), ("MiniGrid-MemoryS7-v0", 32)])
+def test_an_iteration_is_one_rollout_of_two_workers_and_long_without_memory(name, rollout):
+    values = FAMILY.defaults(name)
+    assert values["rollout"] == rollout and values.get("rnn_chrono_init", rollout) == rollout
+    batches = values["num_batches_per_iteration"], values["num_minibatches_to_accumulate"]
+    assert batches == (2 * values["num_envs_per_worker"] * rollout // values["batch_size"],) * 2

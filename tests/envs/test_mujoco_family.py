@@ -57,3 +57,10 @@ def test_nothing_is_written_where_the_user_is_or_to_the_terminal(tmp_path, monke
 def test_importing_the_family_imports_no_simulator():
     code = "import sys, envs.families.mujoco; sys.exit(any(name in sys.modules for name in ('mujoco', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_an_iteration_is_one_rollout_of_two_workers_and_values_have_a_network_of_their_own():
+    values = FAMILY.defaults("Hopper-v5")
+    assert values["actor_critic_share_weights"] is False
+    rows = 2 * values["num_envs_per_worker"] * values["rollout"]
+    assert values["num_batches_per_iteration"] * values["batch_size"] == rows

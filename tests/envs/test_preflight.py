@@ -12,7 +12,7 @@ from gymnasium import spaces
 from envs import preflight
 from envs.api import EnvContext, EnvError, EnvFamily
 from envs.families.synthetic import SyntheticOptions
-from envs.preflight import MAX_SECONDS, MAX_STEPS, check_environment
+from envs.preflight import MAX_SECONDS, MAX_STEPS, PROFILE_STEPS, check_environment
 from envs.registry import NoOptions, ResolvedEnv, resolve
 from utils.options import ConfigError
 
@@ -79,8 +79,8 @@ def test_a_sound_environment_passes_after_its_steps_with_seeds_and_its_spec():
 
     checked = check(build, place=Place())
     assert [leaf.name for leaf in checked.spec.observations] == ["kind", "seen", "action_mask"] and not checked.warnings
-    assert built[0].total == MAX_STEPS and None not in built[0].seeds and len(built) == 1
-    steps = [f"step {number}".encode() for number in range(1, MAX_STEPS + 1)]
+    assert built[0].total == PROFILE_STEPS and None not in built[0].seeds and len(built) == 1
+    steps = [f"step {number}".encode() for number in range(1, PROFILE_STEPS + 1)]
     assert [place for place in Place.seen if place.startswith(b"step")] == steps
     assert Place.seen[:2] == [b"build", b"reset(seed=...)"] and Place.seen[-1] == b"close"
 
@@ -233,6 +233,31 @@ def test_what_a_terminated_step_shows_is_not_looked_at():
     assert not check(changed(step=step)).warnings
 
 
+NO_CHOICE = {"action_mask": (np.array([0, 0]), np.array([0, 0, 0]))}
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_who_will_not_choose_needs_no_choice_at_the_end_of_an_episode(ending):
+    def step(self, action):
+        observation, reward, ends, _, info = Sound.step(self, action)
+        flags = (ends, False) if ending == "terminated" else (False, ends)
+        return observation, reward, *flags, info | (NO_CHOICE if ends else {})
+
+    assert not check(changed(step=step)).warnings
+
+
+def test_who_is_inactive_needs_no_choice_and_who_acts_does():
+    def step(self, action):
+        self.steps, self.total = self.steps + 1, self.total + 1
+        is_active = self.steps % 2 == 0
+        info = self.info() if is_active else self.info() | NO_CHOICE
+        return self.observe(), 0.0, self.steps == 20, False, info | {"is_active": is_active or self.lies}
+
+    assert not check(changed(step=step, lies=False)).warnings
+    with pytest.raises(ConfigError, match="step 1: 'action_mask' should be 1 for at least one choice"):
+        check(changed(step=step, lies=True))
+
+
 def test_an_environment_that_always_fails_is_an_error_that_names_the_step_and_the_cause():
     def step(self, action):
         raise ZeroDivisionError("the wheel came off")
@@ -260,7 +285,7 @@ def test_now_and_then_a_failure_is_told_and_survived():
         return Sound.step(self, action)
 
     warnings = check(changed(step=step)).warnings
-    assert len(warnings) == 2 and all("ZeroDivisionError: the wheel came off" in warning for warning in warnings)
+    assert len(warnings) == 8 and all("ZeroDivisionError: the wheel came off" in warning for warning in warnings)
     assert "step 121" in warnings[0] and "step 241" in warnings[1]
 
 
@@ -271,7 +296,7 @@ def test_bad_data_now_and_then_pass_where_training_drops_them_and_only_there():
 
     with pytest.raises(ConfigError, match="step 85: 'seen' should be finite"):
         check(changed(observe=observe))
-    assert len(check(changed(observe=observe), drops_bad_data=True).warnings) == 3
+    assert len(check(changed(observe=observe), drops_bad_data=True).warnings) == 11
 
 
 def test_nothing_but_bad_data_is_an_error_even_where_they_are_dropped():
@@ -327,9 +352,33 @@ def test_a_native_vector_environment_is_looked_at_as_a_whole():
     def built(kind):
         return lambda: kind([lambda: gymnasium.make("CartPole-v1")])
 
-    assert not check(built(SyncVectorEnv)).warnings
+    checked = check(built(SyncVectorEnv))
+    assert not checked.warnings
+    assert 10 < checked.profile.episode_steps < 60 and not checked.profile.rewards_end_only
     with pytest.raises(ConfigError, match="'reward' should be one for each of 1 environments"):
         check(built(Narrow))
+
+
+def test_a_native_vector_environment_is_played_with_the_actions_that_its_infos_allow():
+    from gymnasium.vector import SyncVectorEnv
+
+    class Bound(gymnasium.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+
+        def reset(self, *, seed=None, options=None):
+            self.steps = 0
+            return np.zeros(2, np.float32), {"action_mask": np.array([0, 1, 0])}
+
+        def step(self, action):
+            assert action == 1
+            self.steps += 1
+            return np.zeros(2, np.float32), -1.0, self.steps == 10, False, {"action_mask": np.array([0, 1, 0])}
+
+    class BoundVector(SyncVectorEnv):
+        action_mask_in_info = True
+
+    checked = check(lambda: BoundVector([Bound]))
+    assert not checked.warnings and 10 <= checked.profile.episode_steps <= 11
 
 
 class Pictures(Sound):
@@ -364,13 +413,45 @@ class OnlyCosts(Pictures):
         return self.observe(), -float(self.steps % 2), self.steps == 3, False, {}
 
 
+class CostsAndGains(Pictures):
+    def step(self, action):
+        self.steps += 1
+        return self.observe(), 2.0 - self.steps, self.steps == 3, False, {}
+
+
+class Slow(Pictures):
+    def step(self, action):
+        time.sleep(0.1)
+        return super().step(action)
+
+
+class Levels(Sound):
+    """Its seed says how long an episode is: 1, 2, 3, 1, 2, 3 ... steps."""
+
+    def reset(self, *, seed=None, options=None):
+        self.length = 1 + seed % 3
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, self.steps == self.length, truncated, info
+
+
+def test_every_episode_of_the_check_has_a_seed_of_its_own():
+    assert check(Levels).profile.episode_steps == pytest.approx(2.0, abs=0.02)
+
+
 def test_the_check_tells_what_defaults_are_fitted_to():
     checked = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100))
     assert 0.002 <= checked.profile.step_s < 0.1
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (7.0, True)
     assert (checked.profile.episode_steps, checked.profile.rewards_end_only) == (3.0, False)
+    assert checked.profile.has_time_limit and checked.profile.num_episodes == checked.profile.num_steps // 3
     profile = check(PaysAtTheEnd).profile
-    assert (profile.episode_steps, profile.rewards_end_only) == (3.0, True)
+    assert (profile.episode_steps, profile.rewards_end_only, profile.has_time_limit) == (3.0, True, False)
+    assert check_environment(resolve("synthetic_identity"), SyntheticOptions(), False).profile.num_steps == MAX_STEPS
     assert not profile.rewards_only_cost and check(OnlyCosts).profile.rewards_only_cost
+    assert not check(CostsAndGains).profile.rewards_only_cost
+    assert check(Pictures).profile.num_steps > check(Slow).profile.num_steps > 0
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)

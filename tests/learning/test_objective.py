@@ -57,9 +57,10 @@ def test_masked_rows_have_no_influence_on_the_gradient():
     assert (gradient() - before).abs().max() > 1e-5
 
 
-def test_differences_that_are_small_beside_the_return_weigh_little_when_taken_for_noise():
+@pytest.mark.parametrize("shift", [1000.0, -1000.0])
+def test_differences_that_are_small_beside_the_return_weigh_little_when_taken_for_noise(shift):
     model, batch = TinyModel(), acted_out(TinyModel())
-    batch = batch._replace(rewards=batch.rewards + 1000.0)
+    batch = batch._replace(rewards=batch.rewards + shift)
 
     def policy_loss(**options):
         config = config_for(6, 4, gamma=0.0, with_vtrace=False, **options)

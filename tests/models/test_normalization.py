@@ -115,6 +115,20 @@ def test_an_update_of_the_units_leaves_every_value_as_it_was(scale, shift):
     torch.testing.assert_close(after, first, rtol=1e-5, atol=1e-5 * spread)
 
 
+def test_a_small_update_weighs_little_and_does_not_make_the_former_ones_fade():
+    normalizer = ReturnsNormalizer()
+
+    def update(value, rows):
+        normalizer.update(torch.full((rows,), value), torch.ones(rows))
+
+    for _ in range(200):
+        update(0.0, 2048)
+    update(100.0, 1)
+    assert abs(normalizer.mean) < 0.01
+    update(1.0, 2048)
+    assert abs(normalizer.mean - 1 / 51) < 0.002
+
+
 def test_an_update_without_rows_changes_neither_units_nor_values():
     normalizer, layer = ReturnsNormalizer(), nn.Linear(8, 1)
     x = torch.randn(8, 16)
