@@ -139,9 +139,10 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
         chunk = rollout if has_vtrace or "recurrence" in values else math.gcd(rollout, batch) if remembers else 1
     unit, most_steps = chunk, columns_of_policy * rollout
     if "num_batches_per_iteration" in values:
-        # All of them together have to be whole rollouts, and no more than there are where nothing else is waited for.
-        unit = math.lcm(chunk, rollout // math.gcd(rollout, max(1, values["num_batches_per_iteration"])))
-        most_steps //= max(1, values["num_batches_per_iteration"]) if is_synchronous else 1
+        # Together they have to be whole rollouts; synchronous training takes no more than one of every agent.
+        of_iteration = max(1, values["num_batches_per_iteration"])
+        unit = math.lcm(chunk, rollout // math.gcd(rollout, of_iteration))
+        most_steps //= of_iteration if is_synchronous else 1
     batch = values.get("batch_size", max(1, min(_BATCH, most_steps) // unit) * unit)
     whole = rollout // math.gcd(batch, rollout)
     batches = max(1, columns_of_policy * rollout // batch // whole) * whole

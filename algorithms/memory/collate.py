@@ -60,8 +60,11 @@ class BatchAssembler:
         """Copy what is ready. True when the staging arrays are full; the next call begins a new batch."""
         while self._filled < self._trajectories:
             if self._open is None and not self._open_next():
-                self._give_way()
-                return False
+                if not self._stands_still():
+                    return False
+                if not self._open_next():  # the last rollout may have ended between the two looks
+                    self.release_held()
+                    return False
             self._copy_columns(staging)
         self._filled = 0
         self._blocks_of_batch, self._blocks_taken = self._blocks_taken, 0
@@ -98,19 +101,17 @@ class BatchAssembler:
             self._done_with(address)
         return False
 
-    def _give_way(self) -> None:
-        """End a standstill: blocks are held for a batch that misses columns, and no split can fill another.
+    def _stands_still(self) -> bool:
+        """Blocks are held for a batch that misses columns, and no split can fill another.
 
-        It comes when a policy drew too few columns, or when rollouts do not add up to batches.
-
-        What is played next for this policy is played with the weights that it still has: nothing becomes older.
+        It comes when a policy drew too few columns, or when rollouts do not add up to batches. If they are given back
+        then, what is played next for this policy is played with the weights that it still has: nothing becomes older.
         """
         if not self._held:
-            return
+            return False
         # Actors that were given up fill nothing any more.
         served = block_states(self._shared)[self._shared["quarantined"] == 0]
-        if (served >= BlockState.READY).all():
-            self.release_held()
+        return bool((served >= BlockState.READY).all())
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:
         if self._one_policy:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from algorithms.memory import collate
 from algorithms.memory.blocks import BlockState, LearnerBlocks, SplitBlocks, block_states
 from algorithms.memory.collate import BatchAssembler, allocate_staging, observation_names
 from algorithms.memory.layout import block_arrays
@@ -182,6 +183,21 @@ def test_a_lone_policy_gets_no_new_rollout_before_its_iteration_is_over():
         assert not actors.waiting()
         assembler.release_held()
     assert arrays["ready_sequence"].reshape(-1).tolist() == [5, 5]
+
+
+def test_a_rollout_that_ends_between_two_looks_is_no_standstill(monkeypatch):
+    """Blocks given back then would be filled with what the weights before this iteration choose."""
+    arrays, actors, assembler, staging = case(10, hold=True, blocks=1)
+    actors.fill((0, 0))
+
+    def late_states(shared_arrays):
+        actors.fill(*actors.waiting())
+        return block_states(shared_arrays)
+
+    monkeypatch.setattr(collate, "block_states", late_states)
+    assert assembler.fill(staging)
+    assert assembler.pop_released() == [] and not actors.waiting()
+    assert_columns(staging, list(columns_by_definition(actors.log, 0, 1))[:10])
 
 
 def test_batches_that_rollouts_do_not_add_up_to_are_no_standstill():
