@@ -187,7 +187,7 @@ def test_a_lone_policy_gets_no_new_rollout_before_its_iteration_is_over():
 
 def test_a_rollout_that_ends_between_two_looks_is_no_standstill(monkeypatch):
     """Blocks given back then would be filled with what the weights before this iteration choose."""
-    arrays, actors, assembler, staging = case(10, hold=True, blocks=1)
+    _, actors, assembler, staging = case(10, hold=True, blocks=1)
     actors.fill((0, 0))
 
     def late_states(shared_arrays):
