@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 
 import pytest
@@ -52,7 +53,7 @@ def refused(argv, capsys):
 
 
 def test_the_peer_gets_the_environment_the_algorithm_the_budget_and_the_seed(python, tmp_path):
-    run = peers("taxi", UNSEEN["taxi"], 2, tmp_path, python(RESULT.format(episodes=100)))
+    (run,) = peers("taxi", UNSEEN["taxi"], [2], tmp_path, python(RESULT.format(episodes=100)))
     assert run.score == 0.5 and run.frames == 300_000 and 0.0 < run.seconds < 10.0
     program, *options = (tmp_path / "arguments.txt").read_text().split()
     assert program.endswith("stable_baselines3_unseen.py")
@@ -62,13 +63,30 @@ def test_the_peer_gets_the_environment_the_algorithm_the_budget_and_the_seed(pyt
 
 
 def test_less_than_a_hundred_episodes_are_no_score(python, tmp_path):
-    assert peers("taxi", UNSEEN["taxi"], 1, tmp_path, python(RESULT.format(episodes=99))).score == -math.inf
+    (run,) = peers("taxi", UNSEEN["taxi"], [1], tmp_path, python(RESULT.format(episodes=99)))
+    assert run.score == -math.inf
+
+
+def test_seeds_at_once_share_the_threads_and_each_has_its_own_result(python, tmp_path):
+    """Each waits until the other runs as well."""
+    body = """for seed; do :; done
+touch begun$seed; until [ -e begun--seed=4 ] && [ -e begun--seed=7 ]; do sleep 0.05; done
+echo 'result: {"frames": '$OMP_NUM_THREADS', "episodes": 100, "score": '${seed#--seed=}'}'"""
+    runs = peers("taxi", UNSEEN["taxi"], [4, 7], tmp_path, python(body))
+    assert [run.score for run in runs] == [4.0, 7.0]
+    assert {run.frames for run in runs} == {max(1, len(os.sched_getaffinity(0)) // 2)}
+
+
+def test_one_of_several_that_fails_ends_the_others(python, tmp_path):
+    failing = python("case $* in *--seed=1) exec sleep 1000;; esac; echo 'killed for memory' >&2; exit 1")
+    with pytest.raises(CannotRunError, match=r"^killed for memory$"):
+        peers("taxi", UNSEEN["taxi"], [1, 2], tmp_path, failing)
 
 
 def test_a_peer_that_ends_with_an_error_tells_its_last_line(python, tmp_path):
     failing = python("echo 'AssertionError: such a space is not supported' >&2; exit 1")
     with pytest.raises(CannotRunError, match=r"^AssertionError: such a space is not supported$"):
-        peers("taxi", UNSEEN["taxi"], 1, tmp_path, failing)
+        peers("taxi", UNSEEN["taxi"], [1], tmp_path, failing)
 
 
 @pytest.mark.parametrize(("exit_code", "score"), [(0, 0.8), (1, -math.inf)])
@@ -133,11 +151,11 @@ def turns(monkeypatch):
         turns.append((name, "ours", seed))
         return Run(1.0, 2.0, task.frames)
 
-    def peer_run(name, task, seed, folder, python):
-        turns.append((name, "peer", seed))
+    def peer_run(name, task, seeds, folder, python):
+        turns.extend((name, "peer", seed) for seed in seeds)
         if name == "huge_rewards":
             raise CannotRunError("no such space")
-        return Run(0.5, 8.0, task.frames)
+        return [Run(0.5, 8.0, task.frames) for _ in seeds]
 
     monkeypatch.setattr(unseen_beside_sb3, "ours", our_run)
     monkeypatch.setattr(unseen_beside_sb3, "peers", peer_run)
@@ -162,6 +180,17 @@ def test_they_take_turns_and_every_run_is_in_the_file(turns, python, tmp_path, c
     assert written["peer_version"] == "2.9.2"
     assert [len(task["ours"]) for task in written["tasks"]] == [2, 2, 2]
     assert written["tasks"][0]["peers"][0] == {"score": 0.5, "seconds": 8.0, "frames": 1_000_000}
+
+
+def test_seeds_of_the_peer_run_at_once_after_ours(turns, python, tmp_path):
+    argv = [f"--peer_python={python('')}", "--tasks=far_goal", f"--out={tmp_path / 'out.json'}", "--peers_at_once=2"]
+    assert main([*argv, "--seeds=1"]) == 0
+    assert main([*argv, "--seeds=5"]) == 0
+    assert [(side, seed) for _, side, seed in turns] == [
+        ("ours", 1), ("peer", 1), ("ours", 2), ("ours", 3), ("peer", 2), ("peer", 3), ("ours", 4), ("ours", 5),
+        ("peer", 4), ("peer", 5),
+    ]  # fmt: skip
+    assert [len(task["peers"]) for task in json.loads((tmp_path / "out.json").read_text())["tasks"]] == [5]
 
 
 def test_a_file_that_exists_is_gone_on_with(turns, python, tmp_path, capsys):
@@ -232,6 +261,7 @@ def test_a_file_with_something_else_is_refused_and_stays(held, reason, python, t
         (["--tasks=nowhere"], "unknown tasks nowhere"),
         (["--tasks=frozen_lake"], "--half=report or --half=all does"),
         (["--tasks=taxi", "--seeds=0"], "--seeds=0: at least 1"),
+        (["--tasks=taxi", "--peers_at_once=0"], "--peers_at_once=0: from 1 to"),
         (["--tasks=taxi", "--frames=0"], "--frames=0: at least 1"),
         (["--tasks=taxi", "--out=/nowhere/file.json"], "there is no folder /nowhere"),
         (["--tasks=taxi", "--out=/"], "--out=/ is a folder"),
