@@ -46,8 +46,12 @@ def test_the_value_of_a_task_that_is_only_ever_truncated_is_the_value_of_playing
     assert lines[-1]["train/value"] == pytest.approx(1.0 / (1.0 - 0.9), rel=0.02)
 
 
-def test_values_of_an_endless_task_reach_their_truth_from_below_in_units_of_returns(start):
-    """Targets bootstrap on values, so units that moved the values would feed back: up to five times the truth."""
+@pytest.mark.parametrize("critic", [[], ["--critic_sees_time=True", "--actor_critic_share_weights=False"]])
+def test_values_of_an_endless_task_reach_their_truth_from_below_in_units_of_returns(critic, start):
+    """Targets bootstrap on values, so units that moved the values would feed back: up to five times the truth.
+
+    A critic that sees the time must not be asked for the value of a time that no reward ever follows.
+    """
     options = (
         "--normalize_returns=True",
         "--gamma=0.99",
@@ -55,6 +59,7 @@ def test_values_of_an_endless_task_reach_their_truth_from_below_in_units_of_retu
         "--serial_mode=True",
         "--experiment_summaries_interval=0.1",
         "--seed=1",
+        *critic,
     )
     run_ = start("--num_workers=2", "--train_for_env_steps=60000", *options, env="synthetic_truncation")
     assert run_.end() == 0, run_.output
