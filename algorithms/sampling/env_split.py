@@ -115,10 +115,11 @@ class EnvSplit:
         if self._elapsed_steps is not None:
             np.add(self._elapsed_steps[block, row], 1.0, out=self._elapsed_steps[block, row + 1])
             self._elapsed_steps[block, row + 1, step.fresh == 1] = 0.0
-            # No reward ever follows the time of a time limit: where all episodes end at that time, values that grow or
-            # shrink by 1 / gamma a step fulfil every equation, whatever their size. What would have followed is worth
-            # what it is at a time at which episodes go on.
-            self._elapsed_steps[block, row + 1, step.final == 1] *= 0.5
+            # The critic is never trained at the time of a time limit, only asked for the value to bootstrap from. Where
+            # all episodes end at that time, V(t) + c / gamma^t satisfies the Bellman equation for every c. At half of
+            # the time it is trained.
+            if 1 in step.final.tobytes():
+                self._elapsed_steps[block, row + 1, step.final == 1] *= 0.5
         self._row = row + 1
         if self._row == self._blocks.rollout:
             self._blocks.complete()

@@ -5,6 +5,7 @@ import math
 import os
 import re
 
+import psutil
 import pytest
 
 from benchmarks import learning, unseen_beside_sb3
@@ -78,9 +79,11 @@ echo 'result: {"frames": '$OMP_NUM_THREADS', "episodes": 100, "score": '${seed#-
 
 
 def test_one_of_several_that_fails_ends_the_others(python, tmp_path):
-    failing = python("case $* in *--seed=1) exec sleep 1000;; esac; echo 'killed for memory' >&2; exit 1")
+    failing = python("""case $* in *--seed=1) echo $$ > pid; exec sleep 1000;; esac
+until [ -s pid ]; do sleep 0.05; done; echo 'killed for memory' >&2; exit 1""")
     with pytest.raises(CannotRunError, match=r"^killed for memory$"):
         peers("taxi", UNSEEN["taxi"], [1, 2], tmp_path, failing)
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 def test_a_peer_that_ends_with_an_error_tells_its_last_line(python, tmp_path):
