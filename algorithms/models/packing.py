@@ -147,7 +147,13 @@ class InputLinear(Linear):
 def numbers_of(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, channels, height, width] in any dtype -> the same in this one, channels last."""
     # Bytes are rearranged before they become two or four times as large; bf16 holds them exactly.
-    return pixels.contiguous(memory_format=torch.channels_last).to(dtype)
+    numbers = pixels.contiguous(memory_format=torch.channels_last).to(dtype)
+    _, channels, height, width = numbers.shape
+    if channels > 1:
+        return numbers
+    # One channel is in any order, and torch takes channels first where the strides do not tell: 32x32, forth and back
+    # through `conv_small`, in 13.5 instead of 9.9 ms for 256 images.
+    return numbers.as_strided(numbers.shape, (height * width, 1, width, 1))
 
 
 def input_weights(model: nn.Module) -> set[nn.Parameter]:

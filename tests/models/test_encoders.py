@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models import encoders
+from algorithms.models import encoders, layers
 from algorithms.models.actor_critic import build_actor_critic
 from algorithms.models.config import ModelConfig
 from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
@@ -190,6 +190,26 @@ def test_images_are_shifted_and_scaled_as_the_options_say():
     untouched = floating.clone()
     build_actor_critic(config, spec).preprocessor({"obs": floating})
     assert torch.equal(floating, untouched), "the block's own memory was scaled"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_images_of_one_channel_are_convolved_in_the_order_of_the_others(channels, dtype):
+    leaf = ObservationLeaf("obs", (channels, 16, 16), dtype, "image")
+    encoder = conv_small.Encoder(leaf, ModelConfig())
+    pictures = torch.ones(6, channels, 16, 16, dtype=getattr(torch, dtype))
+    convolved = encoder.layers[0](pictures)
+    assert convolved.is_contiguous(memory_format=torch.channels_last)
+    assert encoder.layers[-1](convolved).data_ptr() == convolved.data_ptr(), "flattening copied"
+
+
+def test_small_images_in_parts_have_the_features_that_they_have_at_once(monkeypatch):
+    leaf = image(16, 16, channels=1)
+    torch.manual_seed(0)
+    encoder, pictures = conv_small.Encoder(leaf, ModelConfig()), torch.rand(150, 1, 16, 16)
+    at_once = encoder(pictures)
+    monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 0)
+    torch.testing.assert_close(encoder(pictures), at_once)
 
 
 def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
