@@ -25,6 +25,9 @@ _MEMORY_STEPS = 64  # gradients flow back through as many
 _LONGEST_EPISODE_ROLLOUT = 256
 # The usual lambda carries credit over 20 steps; from episodes of this length on, that is too little for such rewards.
 _LATE_STEPS, _MOST_LAMBDA = 50, 0.99
+# At the usual 0.99 a large reward at a far end is worth less than a small one at a near end as long as the policy
+# wanders, and walking away from the large one is what is learned first.
+_END_GAMMA = 0.999
 # Random play that takes so many steps to an end seldom finds it.
 _RARE_END_STEPS = 200
 _MANY_NUMBERS = 100  # in an observation: beyond, two layers of 64 are the bottleneck
@@ -234,6 +237,8 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
         choices["exploration_loss_coeff"] = Choice(0.03, "rare ends")
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
+    if profile.rewards_end_only and profile.episode_steps is not None:
+        choices["gamma"] = Choice(_END_GAMMA, "no earlier reward")
     if _pays_late(profile):
         choices["gae_lambda"] = Choice(_late_lambda(profile), "no earlier reward")
     return choices

@@ -152,8 +152,14 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
     assert late["gae_lambda"] == 0.99 and "gae_lambda" not in usual
     assert late["rollout"] >= 2 * 101 > usual["rollout"]
     assert values_of(spec_of(VECTOR), LATE._replace(episode_steps=60.0))["gae_lambda"] == 0.983
-    for other in (LATE._replace(rewards_end_only=False), LATE._replace(episode_steps=20.0)):
-        assert values_of(spec_of(VECTOR), other) == usual
+    assert values_of(spec_of(VECTOR), LATE._replace(rewards_end_only=False)) == usual
+
+
+def test_where_only_ends_pay_they_are_hardly_discounted():
+    usual, ends = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=20.0)
+    assert values_of(spec_of(VECTOR), ends) == usual | {"gamma": 0.999}
+    assert "gamma" not in values_of(spec_of(VECTOR), ends._replace(rewards_end_only=False))
+    assert "gamma" not in values_of(spec_of(VECTOR), ends._replace(episode_steps=None)), "no end was seen"
 
 
 def test_an_end_of_costs_that_random_play_has_not_found_is_searched_for():
