@@ -17,7 +17,8 @@ from envs.api import EnvProfile, EnvSpec
 # Agent steps that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that
 # more and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
 _STEPS, _IMAGE_STEPS = 2048, 1024
-_SEARCH_STEPS = 4096  # where random play seldom finds an end of the costs
+_SEARCH_STEPS = 4096  # where few ends of episodes lie in so many, and nothing else tells what is good
+_FEW_ENDS = 100  # of episodes, in the usual number of steps
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
 _MEMORY_STEPS = 64  # gradients flow back through as many
@@ -171,7 +172,7 @@ def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
     steps, why = _IMAGE_STEPS if _pixels(spec) else _STEPS, f"{columns_of_policy} agents at once"
-    if _searches_end(spec, profile):
+    if _searches_end(spec, profile) or (_has_few_ends(profile) and not _pixels(spec)):
         steps, why = _SEARCH_STEPS, "rare ends"
     wanted = max(32, _power_of_two(steps / columns_of_policy))
     if _pays_late(profile) and profile.episode_steps is not None and not _pixels(spec):
@@ -237,11 +238,24 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
         choices["exploration_loss_coeff"] = Choice(0.03, "rare ends")
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
-    if profile.rewards_end_only and profile.episode_steps is not None:
+    if _pays_ends(profile):
         choices["gamma"] = Choice(_END_GAMMA, "no earlier reward")
     if _pays_late(profile):
         choices["gae_lambda"] = Choice(_late_lambda(profile), "no earlier reward")
     return choices
+
+
+def _pays_ends(profile: EnvProfile) -> bool:
+    """Nothing but the end of an episode is rewarded, and ends were seen."""
+    return profile.rewards_end_only and profile.episode_steps is not None
+
+
+def _has_few_ends(profile: EnvProfile) -> bool:
+    """Only ends pay, random play earns something, and a usual iteration has too few of them to tell which pay more.
+
+    Where random play earns nothing, there is nothing to compare: FrozenLake8x8 learns from smaller iterations.
+    """
+    return _pays_ends(profile) and profile.has_gain and _FEW_ENDS * (profile.episode_steps or 0.0) > _STEPS
 
 
 def _pays_late(profile: EnvProfile) -> bool:

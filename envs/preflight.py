@@ -129,6 +129,7 @@ class _Flight:
             episode_steps=statistics.mean(self._episode_steps) if self._episode_steps else None,
             rewards_end_only=bool(self._steps) and not self._has_early_reward,
             rewards_only_cost=bool(self._has_cost and not self._has_gain),
+            has_gain=bool(self._has_gain),
         )
 
     def play(self) -> None:

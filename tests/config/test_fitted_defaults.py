@@ -155,6 +155,15 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
     assert values_of(spec_of(VECTOR), LATE._replace(rewards_end_only=False)) == usual
 
 
+def test_where_only_ends_pay_an_iteration_has_a_hundred_of_them():
+    usual, few = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=30.0, has_gain=True)
+    assert values_of(spec_of(VECTOR), few)["rollout"] == 2 * usual["rollout"]
+    assert values_of(spec_of(VECTOR), few._replace(episode_steps=20.0))["rollout"] == usual["rollout"]
+    assert values_of(spec_of(VECTOR), few._replace(has_gain=False))["rollout"] == usual["rollout"]
+    assert values_of(spec_of(VECTOR), few._replace(rewards_end_only=False)) == usual
+    assert values_of(spec_of(IMAGE), few)["rollout"] == values_of(spec_of(IMAGE))["rollout"]
+
+
 def test_where_only_ends_pay_they_are_hardly_discounted():
     usual, ends = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=20.0)
     assert values_of(spec_of(VECTOR), ends) == usual | {"gamma": 0.999}
