@@ -251,11 +251,12 @@ def _pays_ends(profile: EnvProfile) -> bool:
 
 
 def _has_few_ends(profile: EnvProfile) -> bool:
-    """Only ends pay, random play earns something, and a usual iteration has too few of them to tell which pay more.
+    """Most ends pay something, nothing else does, and a usual iteration has too few of them to tell which pay more.
 
-    Where random play earns nothing, there is nothing to compare: FrozenLake8x8 learns from smaller iterations.
+    Where random play seldom earns anything, there is little to compare: FrozenLake8x8 learns from smaller iterations.
     """
-    return _pays_ends(profile) and profile.has_gain and _FEW_ENDS * (profile.episode_steps or 0.0) > _STEPS
+    is_paid = 2 * profile.num_gains > profile.num_episodes
+    return _pays_ends(profile) and is_paid and _FEW_ENDS * (profile.episode_steps or 0.0) > _STEPS
 
 
 def _pays_late(profile: EnvProfile) -> bool:

@@ -90,7 +90,8 @@ class _Flight:
         self._step_seconds: list[float] = []
         self._largest_pixel: float | None = None
         self._episode_steps: list[int] = []
-        self._has_early_reward = self._has_gain = self._has_cost = self._has_time_limit = False
+        self._num_gains = 0
+        self._has_early_reward = self._has_cost = self._has_time_limit = False
         self.warnings: list[str] = []
 
     def build(self) -> None:
@@ -128,8 +129,8 @@ class _Flight:
             has_time_limit=self._has_time_limit,
             episode_steps=statistics.mean(self._episode_steps) if self._episode_steps else None,
             rewards_end_only=bool(self._steps) and not self._has_early_reward,
-            rewards_only_cost=bool(self._has_cost and not self._has_gain),
-            has_gain=bool(self._has_gain),
+            rewards_only_cost=bool(self._has_cost and not self._num_gains),
+            num_gains=self._num_gains,
         )
 
     def play(self) -> None:
@@ -199,7 +200,7 @@ class _Flight:
 
     def _note_rewards(self, rewards: Iterable[float], *, has_ended: bool) -> None:
         for reward in rewards:
-            self._has_gain |= reward > 0
+            self._num_gains += int(reward > 0)
             self._has_cost |= reward < 0
             self._has_early_reward |= reward != 0 and not has_ended
 

@@ -155,11 +155,11 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
     assert values_of(spec_of(VECTOR), LATE._replace(rewards_end_only=False)) == usual
 
 
-def test_where_only_ends_pay_an_iteration_has_a_hundred_of_them():
-    usual, few = values_of(spec_of(VECTOR)), LATE._replace(episode_steps=30.0, has_gain=True)
+def test_where_most_ends_pay_and_nothing_else_an_iteration_has_a_hundred_of_them():
+    usual, few = values_of(spec_of(VECTOR)), LATE._replace(num_episodes=10, episode_steps=30.0, num_gains=6)
     assert values_of(spec_of(VECTOR), few)["rollout"] == 2 * usual["rollout"]
     assert values_of(spec_of(VECTOR), few._replace(episode_steps=20.0))["rollout"] == usual["rollout"]
-    assert values_of(spec_of(VECTOR), few._replace(has_gain=False))["rollout"] == usual["rollout"]
+    assert values_of(spec_of(VECTOR), few._replace(num_gains=5))["rollout"] == usual["rollout"]
     assert values_of(spec_of(VECTOR), few._replace(rewards_end_only=False)) == usual
     assert values_of(spec_of(IMAGE), few)["rollout"] == values_of(spec_of(IMAGE))["rollout"]
 

@@ -452,7 +452,7 @@ def test_the_check_tells_what_defaults_are_fitted_to():
     assert check_environment(resolve("synthetic_identity"), SyntheticOptions(), False).profile.num_steps == MAX_STEPS
     assert not profile.rewards_only_cost and check(OnlyCosts).profile.rewards_only_cost
     assert not check(CostsAndGains).profile.rewards_only_cost
-    assert check(CostsAndGains).profile.has_gain and not check(OnlyCosts).profile.has_gain
+    assert check(CostsAndGains).profile.num_gains > 10 and not check(OnlyCosts).profile.num_gains
     assert check(Pictures).profile.num_steps > check(Slow).profile.num_steps > 0
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)
