@@ -17,7 +17,7 @@ from envs.api import EnvProfile, EnvSpec
 # Agent steps that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that
 # more and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
 _STEPS, _IMAGE_STEPS = 2048, 1024
-_SEARCH_STEPS = 4096  # where few ends of episodes lie in so many, and nothing else tells what is good
+_MORE_STEPS = 4096  # where the usual number holds too few ends of episodes to learn from
 _FEW_ENDS = 100  # of episodes, in the usual number of steps
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
@@ -172,8 +172,10 @@ def _rollout(spec: EnvSpec, profile: EnvProfile, columns: int, columns_of_policy
     row_bytes = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in spec.observations)
     longest = max(8, _power_of_two(_MOST_ROLLOUT_BYTES / (row_bytes * columns)))
     steps, why = _IMAGE_STEPS if _pixels(spec) else _STEPS, f"{columns_of_policy} agents at once"
-    if _searches_end(spec, profile) or (_has_few_ends(profile) and not _pixels(spec)):
-        steps, why = _SEARCH_STEPS, "rare ends"
+    if _searches_end(spec, profile):
+        steps, why = _MORE_STEPS, "rare ends"
+    elif _has_few_ends(spec, profile):
+        steps, why = _MORE_STEPS, "few ends"
     wanted = max(32, _power_of_two(steps / columns_of_policy))
     if _pays_late(profile) and profile.episode_steps is not None and not _pixels(spec):
         # At least twice the length of an episode: most episodes lie in one rollout as a whole.
@@ -246,17 +248,18 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
 
 
 def _pays_ends(profile: EnvProfile) -> bool:
-    """Nothing but the end of an episode is rewarded, and ends were seen."""
+    """Ends of episodes were seen, and no reward before them; perhaps none at all."""
     return profile.rewards_end_only and profile.episode_steps is not None
 
 
-def _has_few_ends(profile: EnvProfile) -> bool:
-    """Most ends pay something, nothing else does, and a usual iteration has too few of them to tell which pay more.
+def _has_few_ends(spec: EnvSpec, profile: EnvProfile) -> bool:
+    """Most ends pay more than 0, nothing else does, and the usual iteration has too few to tell which pay more.
 
     Where random play seldom earns anything, there is little to compare: FrozenLake8x8 learns from smaller iterations.
     """
-    is_paid = 2 * profile.num_gains > profile.num_episodes
-    return _pays_ends(profile) and is_paid and _FEW_ENDS * (profile.episode_steps or 0.0) > _STEPS
+    is_paid = 2 * profile.num_gains > profile.num_episodes * spec.agents_per_env
+    is_few = _FEW_ENDS * (profile.episode_steps or 0.0) > _STEPS
+    return _pays_ends(profile) and is_paid and is_few and not _pixels(spec)
 
 
 def _pays_late(profile: EnvProfile) -> bool:

@@ -155,11 +155,15 @@ def test_where_only_the_end_of_long_episodes_pays_credit_reaches_their_start():
     assert values_of(spec_of(VECTOR), LATE._replace(rewards_end_only=False)) == usual
 
 
-def test_where_most_ends_pay_and_nothing_else_an_iteration_has_a_hundred_of_them():
+def test_where_most_ends_pay_and_nothing_else_an_iteration_has_twice_the_rows():
     usual, few = values_of(spec_of(VECTOR)), LATE._replace(num_episodes=10, episode_steps=30.0, num_gains=6)
     assert values_of(spec_of(VECTOR), few)["rollout"] == 2 * usual["rollout"]
     assert values_of(spec_of(VECTOR), few._replace(episode_steps=20.0))["rollout"] == usual["rollout"]
     assert values_of(spec_of(VECTOR), few._replace(num_gains=5))["rollout"] == usual["rollout"]
+    several = spec_of(VECTOR, agents=2)
+    assert values_of(several, few)["rollout"] == values_of(several)["rollout"], "6 of 20 ends"
+    reason = choose(spec_of(VECTOR), few, {}, num_workers=2, usual_policy_lag=1000)["rollout"].reason
+    assert reason == "few ends"
     assert values_of(spec_of(VECTOR), few._replace(rewards_end_only=False)) == usual
     assert values_of(spec_of(IMAGE), few)["rollout"] == values_of(spec_of(IMAGE))["rollout"]
 

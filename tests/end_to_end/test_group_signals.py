@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 
+import psutil
 import pytest
 
 from algorithms import checkpoints
@@ -22,7 +24,8 @@ def signal_group(run, number):
 def signal_everything(run, number):
     """To every process of the run, as systemd and a batch system do."""
     for process in run.tree().values():
-        process.send_signal(number)
+        with contextlib.suppress(psutil.NoSuchProcess):  # those that were told first may have made it end meanwhile
+            process.send_signal(number)
 
 
 @pytest.mark.parametrize(

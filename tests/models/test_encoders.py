@@ -207,9 +207,13 @@ def test_small_images_in_parts_have_the_features_that_they_have_at_once(monkeypa
     leaf = image(16, 16, channels=1)
     torch.manual_seed(0)
     encoder, pictures = conv_small.Encoder(leaf, ModelConfig()), torch.rand(150, 1, 16, 16)
+    parts = []
+    encoder.layers[0].register_forward_hook(lambda layer, inputs, output: parts.append(len(output)))
     at_once = encoder(pictures)
+    assert parts == [150]
     monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 0)
     torch.testing.assert_close(encoder(pictures), at_once)
+    assert parts == [150, 50, 50, 50]
 
 
 def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
