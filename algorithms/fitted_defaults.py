@@ -18,7 +18,7 @@ from envs.api import EnvProfile, EnvSpec
 # more and smaller iterations lead further within the same frames, as long as their gradients point somewhere.
 _STEPS, _IMAGE_STEPS = 2048, 1024
 _MORE_STEPS = 4096  # where the usual number holds too few ends of episodes to learn from
-_FEW_ENDS = 100  # of episodes, in the usual number of steps
+_FEW_ENDS = 100  # fewer ends of episodes in the usual number of steps do not tell which pay more
 _BATCH = 256
 _MOST_ROLLOUT_BYTES = 256 * 2**20  # of the observations of one rollout of all environments
 _MEMORY_STEPS = 64  # gradients flow back through as many
@@ -26,8 +26,8 @@ _MEMORY_STEPS = 64  # gradients flow back through as many
 _LONGEST_EPISODE_ROLLOUT = 256
 # The usual lambda carries credit over 20 steps; from episodes of this length on, that is too little for such rewards.
 _LATE_STEPS, _MOST_LAMBDA = 50, 0.99
-# At the usual 0.99 a large reward at a far end is worth less than a small one at a near end as long as the policy
-# wanders, and walking away from the large one is what is learned first.
+# At the usual 0.99, a policy that still acts at random values a small reward nearby above a large one far away, and
+# learns to walk away from the large one first.
 _END_GAMMA = 0.999
 # Random play that takes so many steps to an end seldom finds it.
 _RARE_END_STEPS = 200

@@ -75,7 +75,7 @@ class EnvProfile(NamedTuple):
     """No step but the last one of an episode gave a reward other than 0."""
     rewards_only_cost: bool = False
     """Some rewards were below 0, none above."""
-    num_gains: int = 0  # rewards above 0
+    num_gains: int = 0  # rewards above 0, of all agents
 
 
 class EnvContext(NamedTuple):

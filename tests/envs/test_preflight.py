@@ -451,8 +451,9 @@ def test_the_check_tells_what_defaults_are_fitted_to():
     assert (profile.episode_steps, profile.rewards_end_only, profile.has_time_limit) == (3.0, True, False)
     assert check_environment(resolve("synthetic_identity"), SyntheticOptions(), False).profile.num_steps == MAX_STEPS
     assert not profile.rewards_only_cost and check(OnlyCosts).profile.rewards_only_cost
-    assert not check(CostsAndGains).profile.rewards_only_cost
-    assert check(CostsAndGains).profile.num_gains > 10 and not check(OnlyCosts).profile.num_gains
+    mixed = check(CostsAndGains).profile
+    assert not mixed.rewards_only_cost and mixed.num_gains == (mixed.num_steps + 2) // 3, "the first step of three"
+    assert check(OnlyCosts).profile.num_gains == 0
     assert check(Pictures).profile.num_steps > check(Slow).profile.num_steps > 0
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)

@@ -197,8 +197,8 @@ def test_images_are_shifted_and_scaled_as_the_options_say():
 def test_images_of_one_channel_are_convolved_in_the_order_of_the_others(channels, dtype):
     leaf = ObservationLeaf("obs", (channels, 16, 16), dtype, "image")
     encoder = conv_small.Encoder(leaf, ModelConfig())
-    pictures = torch.ones(6, channels, 16, 16, dtype=getattr(torch, dtype))
-    convolved = encoder.layers[0](pictures)
+    images = torch.ones(6, channels, 16, 16, dtype=getattr(torch, dtype))
+    convolved = encoder.layers[0](images)
     assert convolved.is_contiguous(memory_format=torch.channels_last)
     assert encoder.layers[-1](convolved).data_ptr() == convolved.data_ptr(), "flattening copied"
 
@@ -206,14 +206,23 @@ def test_images_of_one_channel_are_convolved_in_the_order_of_the_others(channels
 def test_small_images_in_parts_have_the_features_that_they_have_at_once(monkeypatch):
     leaf = image(16, 16, channels=1)
     torch.manual_seed(0)
-    encoder, pictures = conv_small.Encoder(leaf, ModelConfig()), torch.rand(150, 1, 16, 16)
+    encoder, images = conv_small.Encoder(leaf, ModelConfig()), torch.rand(150, 1, 16, 16)
     parts = []
     encoder.layers[0].register_forward_hook(lambda layer, inputs, output: parts.append(len(output)))
-    at_once = encoder(pictures)
+    at_once = encoder(images)
     assert parts == [150]
     monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 0)
-    torch.testing.assert_close(encoder(pictures), at_once)
+    torch.testing.assert_close(encoder(images), at_once)
     assert parts == [150, 50, 50, 50]
+
+
+def test_large_images_are_encoded_in_equal_parts_twice_as_large_in_bf16():
+    encoder, parts = conv_small.Encoder(image(84, 84), ModelConfig()), []
+    encoder.layers[0].register_forward_hook(lambda layer, inputs, output: parts.append(len(output)))
+    encoder(torch.rand(129, 3, 84, 84))
+    with torch.autocast("cpu", torch.bfloat16):
+        encoder(torch.rand(129, 3, 84, 84))
+    assert parts == [43, 43, 43, 65, 64]
 
 
 def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
