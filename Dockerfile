@@ -26,7 +26,7 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 
 WORKDIR /opt/appo
 COPY . .
-RUN python -m compileall -q algorithms envs utils
+RUN python -m compileall -q algorithms envs utils src
 
 # An experiment lies in train_dir below the working directory: mount a folder there to keep it.
 RUN useradd --create-home appo && install --directory --owner=appo --group=appo /home/appo/train_dir

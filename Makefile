@@ -49,18 +49,18 @@ lint: $(VENV)/requirements-dev.installed  ## Check style, format and types
 	$(run) -m ruff format --check
 	$(run) -m mypy
 
-bench: $(VENV)/requirements-envs.installed  ## Has it become slower than benchmarks/baseline.json says? Nothing else may run
-	$(run) -m benchmarks.guard $(ARGS)
+bench: $(VENV)/requirements-envs.installed  ## Has it become slower than benchmarks/speed/baseline.json says? Nothing else may run
+	$(run) -m benchmarks.speed.regression $(ARGS)
 
 chaos: $(VENV)/requirements.installed  ## Kill workers 1000 times, die at every failpoint, end at random moments; hours
-	$(run) -m benchmarks.chaos --kills=1000 $(ARGS)
-	$(run) -m benchmarks.chaos --kills=100 --signals=stop,freeze,term $(ARGS)
-	$(run) -m benchmarks.chaos --each_failpoint=20 $(ARGS)
-	$(run) -m benchmarks.chaos_learning --minutes=10
-	$(run) -m benchmarks.endings --moments=50
+	$(run) -m benchmarks.faults.chaos --kills=1000 $(ARGS)
+	$(run) -m benchmarks.faults.chaos --kills=100 --signals=stop,freeze,term $(ARGS)
+	$(run) -m benchmarks.faults.chaos --each_failpoint=20 $(ARGS)
+	$(run) -m benchmarks.faults.learning --minutes=10
+	$(run) -m benchmarks.faults.shutdown --moments=50
 
 docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options
-	$(run) -m algorithms.config
+	$(run) -m appo.algorithms.config
 
 clean:  ## Remove the virtual environment and every cache; keeps train_dir
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from algorithms.evaluation.player import EvaluationJob
+    from appo.algorithms.evaluation.player import EvaluationJob
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, play; the exit code."""
-    from envs.api import EnvError, UnsupportedSpaceError
-    from utils.options import ConfigError
+    from appo.envs.api import EnvError, UnsupportedSpaceError
+    from appo.utils.options import ConfigError
 
     try:
         job = job_of(argv[1:])
-        from algorithms.evaluation.player import play
+        from appo.algorithms.evaluation.player import play
 
         return play(job)
     except (ConfigError, UnsupportedSpaceError) as error:
@@ -41,16 +42,16 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     Raises:
         ConfigError: it cannot be played; the message says what could.
     """
-    from algorithms.config import resolve_evaluation, with_values
-    from algorithms.training.config import torch_device
-    from envs.registry import resolve
+    from appo.algorithms.config import resolve_evaluation, with_values
+    from appo.algorithms.run.config import torch_device
+    from appo.envs.registry import resolve
 
     config, options = resolve_evaluation(argv)
     device = torch_device(config.run.device)
     env = resolve(config.env.env)
     changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}
     config = with_values(config, changes, layer="the family's values for evaluation")
-    from algorithms.evaluation.player import EvaluationJob
+    from appo.algorithms.evaluation.player import EvaluationJob
 
     return EvaluationJob(
         options=options,
@@ -69,10 +70,18 @@ def _is_typed(argv: Sequence[str], option: str) -> bool:
     return any(word.partition("=")[0].replace("-", "_") == f"__{option}" for word in argv)
 
 
-if __name__ == "__main__":
-    from utils.logs import log_to_terminal
-    from utils.processes import keep_standard_streams
+def command() -> int:
+    """What a shell starts, here and as `appo-enjoy`."""
+    from appo.utils.logs import log_to_terminal
+    from appo.utils.processes import keep_standard_streams
 
     keep_standard_streams()
     log_to_terminal()
-    sys.exit(main(sys.argv))
+    return main(sys.argv)
+
+
+if __name__ == "__main__":
+    # Python looks into the folder of a program first. In this one, packages would hide a user's own of their names.
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [str(folder / "src"), *(entry for entry in sys.path if entry != str(folder))]
+    sys.exit(command())

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from algorithms.config import ResolvedConfig
-    from envs.api import EnvProfile, EnvSpec
+    from appo.algorithms.config import ResolvedConfig
+    from appo.envs.api import EnvProfile, EnvSpec
 
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, run the driver; its exit code."""
-    from utils.signals import StopSignals
+    from appo.utils.signals import StopSignals
 
     stop = StopSignals()  # before everything that takes time
-    from algorithms.config import resolve
-    from utils.options import ConfigError
+    from appo.algorithms.config import resolve
+    from appo.utils.options import ConfigError
 
     def profile(unfitted: ResolvedConfig) -> tuple[EnvSpec, EnvProfile]:
-        from algorithms.training.session import profile_environment  # imported late: --help is quick without it
+        from appo.algorithms.run.session import profile_environment  # imported late: --help is quick without it
 
         return profile_environment(unfitted, stop)
 
     try:
         resolved = resolve(argv[1:], profile=profile)
-        from algorithms.training.session import train
+        from appo.algorithms.run.session import train
 
         return train(resolved, argv, stop)
     except ConfigError as error:
@@ -35,8 +36,16 @@ def main(argv: list[str]) -> int:
         return 2
 
 
-if __name__ == "__main__":
-    from utils.processes import keep_standard_streams
+def command() -> int:
+    """What a shell starts, here and as `appo-train`."""
+    from appo.utils.processes import keep_standard_streams
 
     keep_standard_streams()
-    sys.exit(main(sys.argv))
+    return main(sys.argv)
+
+
+if __name__ == "__main__":
+    # Python looks into the folder of a program first. In this one, packages would hide a user's own of their names.
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [str(folder / "src"), *(entry for entry in sys.path if entry != str(folder))]
+    sys.exit(command())

@@ -9,7 +9,7 @@ The floor plan, lower floors first; a room imports lower floors only:
     workers                                  the only room that knows processes
     training, evaluation                     the driver; watching and scoring
 
-The tour, forty minutes: `messages`, `envs.api`, `memory.layout`, `memory.blocks`, `sampling.env_split`,
+The tour, forty minutes: `messages`, `appo.envs.api`, `memory.layout`, `memory.blocks`, `sampling.env_split`,
 `workers.actor_worker`, `workers.policy_core`, `workers.learner_core`, `learning.learner` with `structure` and `vtrace`,
 `workers.worker`, `workers.supervisor`, and `training.driver`, which holds it all together.
 """

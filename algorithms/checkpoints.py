@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from algorithms.checkpoint_names import (
+from appo.algorithms.checkpoint_names import (
     KINDS,
     Named,
     file_name,
@@ -37,8 +37,8 @@ from algorithms.checkpoint_names import (
     list_named,
     require_known,
 )
-from utils.failpoints import failpoint
-from utils.files import anonymous_file, atomic_write, remove_temporaries
+from appo.utils.failpoints import failpoint
+from appo.utils.files import anonymous_file, atomic_write, remove_temporaries
 
 _MAGIC = b"APPOckp1"
 # What to do when no checkpoint can be used.
@@ -51,7 +51,7 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, read or trusted. The message says what is untouched and what would work."""
 
-    is_final = True  # for whoever decides about a restart
+    retryable = False  # another try would end the same way
 
 
 class Archive:

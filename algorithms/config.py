@@ -6,7 +6,7 @@ typed. For an environment without family defaults, options that no layer set are
 do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
-`python -m algorithms.config` writes the reference page docs/options.md from the declarations.
+`python -m appo.algorithms.config` writes the reference page docs/options.md from the declarations.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms.evaluation.config import EvaluationConfig
-from algorithms.fitted_defaults import Choice, choose
-from algorithms.learning.config import LearningConfig
-from algorithms.models.config import ModelConfig
-from algorithms.sampling.config import SamplingConfig, available_cores
-from algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
-from algorithms.training.config import CONFIG_FILE, RunConfig
-from algorithms.workers.config import WorkersConfig
-from envs.api import EnvFamily, EnvProfile, EnvSpec
-from envs.config import EnvConfig
-from utils import cli
-from utils.options import ConfigError
+from appo.algorithms.evaluation.config import EvaluationConfig
+from appo.algorithms.fitted_defaults import Choice, choose
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.run.config import CONFIG_FILE, RunConfig
+from appo.algorithms.sampling.config import SamplingConfig, available_cores
+from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
+from appo.algorithms.workers.config import WorkersConfig
+from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
+from appo.envs.config import EnvConfig
+from appo.utils import cli
+from appo.utils.options import ConfigError
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
@@ -240,7 +240,7 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
     """
     learning, sampling = config.learning, config.sampling
     trajectories = sampling.num_workers * sampling.num_envs_per_worker * spec.agents_per_env // sampling.num_policies
-    needed = learning.num_batches_per_iteration * learning.batch_size // learning.rollout
+    needed = learning.trajectories_per_iteration
     if config.workers.async_rl or trajectories >= needed:
         return
     of_policy = f" of each of {sampling.num_policies} policies" if sampling.num_policies > 1 else ""
@@ -343,14 +343,14 @@ def _groups_of(config: TrainConfig) -> dict[str, type]:
 def _family(env: str) -> EnvFamily | None:
     if not env:
         return None
-    from envs.registry import resolve as resolve_env
+    from appo.envs.registry import resolve as resolve_env
 
     family: EnvFamily = resolve_env(env).family
     return family
 
 
 def _auxiliary_type(name: str) -> type:
-    from algorithms.learning.auxiliary_loss import load
+    from appo.algorithms.learning.auxiliary_loss import load
 
     folder = str(Path.cwd())
     if folder not in sys.path:  # workers look there, too, for what is the user's own
@@ -386,7 +386,7 @@ def _plain(value: Any) -> Any:
 
 def reference() -> str:
     """The reference page of every option that is always there."""
-    return cli.reference_page(_groups("", "") | {"evaluation": EvaluationConfig}, "python -m algorithms.config")
+    return cli.reference_page(_groups("", "") | {"evaluation": EvaluationConfig}, "python -m appo.algorithms.config")
 
 
 def main() -> None:

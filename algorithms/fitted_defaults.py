@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.api import EnvProfile, EnvSpec
+from appo.envs.api import EnvProfile, EnvSpec
 
 # Agent steps that one rollout of all environments brings. PPO's clipping bounds what one iteration may change, so that
 # more and smaller iterations lead further within the same frames, as long as their gradients point somewhere.

@@ -22,7 +22,7 @@ class Failed(NamedTuple):
     worker: str
     phase: str  # "setup" or "step"
     traceback: str
-    is_final: bool  # another try would end the same way
+    retryable: bool  # another try may end in another way
 
 
 class EpisodeFinished(NamedTuple):
@@ -55,7 +55,7 @@ class PolicyRestored(NamedTuple):
     policy: int
     checkpoint: str  # path; empty when training starts from nothing
     train_step: int
-    run_state: dict[str, Any]  # see `algorithms.run_state`; empty when training starts from nothing
+    run_state: dict[str, Any]  # see `appo.algorithms.run_state`; empty when training starts from nothing
     best: float  # --save_best_metric of the best checkpoint by it that is on disk; NaN: there is none
     warnings: list[str]  # checkpoints that could not be read
 
@@ -77,7 +77,7 @@ class TrainingRolledBack(NamedTuple):
 
 
 class WorkerLost(NamedTuple):
-    """supervisor -> driver: a worker ended that should not have; it is replaced unless `WorkerGivenUp` follows."""
+    """supervisor -> driver: a worker ended that should not have; it is replaced unless `WorkerQuarantined` follows."""
 
     worker: str
     generation: int
@@ -108,7 +108,7 @@ class WorkerWorks(NamedTuple):
     seconds: float  # since its predecessor was lost
 
 
-class WorkerGivenUp(NamedTuple):
+class WorkerQuarantined(NamedTuple):
     """supervisor -> driver: an actor failed too often in a row; the run goes on without it."""
 
     worker: str
@@ -136,12 +136,42 @@ class CheckpointFailed(NamedTuple):
 class SaveCheckpoint(NamedTuple):
     """driver -> learner: write a checkpoint, with the driver's own state inside."""
 
+    policy: int
     kind: str  # "latest", "best" or "milestone"
     env_frames: int
     run_state: dict[str, Any]  # plain numbers, strings, lists and dicts
     request: int
     metric: float  # what makes a best checkpoint the best; NaN for the other kinds
     metric_name: str  # what that number is; empty for the other kinds
+
+
+class HyperparametersChanged(NamedTuple):
+    """learner -> driver: these options are in force, and a successor of this learner would go on with them."""
+
+    policy: int
+    values: dict[str, float]
+
+
+class HyperparametersRefused(NamedTuple):
+    """learner -> driver: these options cannot be in force; nothing has changed."""
+
+    policy: int
+    values: dict[str, float]
+    reason: str
+
+
+class SetHyperparameters(NamedTuple):
+    """driver -> learner: use other values of these options from the next iteration on."""
+
+    policy: int
+    values: dict[str, float]
+
+
+class ReplaceWorkers(NamedTuple):
+    """driver -> pool of workers: every worker of a kind blocks progress; note where all are, and replace these."""
+
+    kind: str
+    reason: str
 
 
 Report = (
@@ -154,13 +184,16 @@ Report = (
     | TrainingRolledBack
     | CheckpointSaved
     | CheckpointFailed
+    | HyperparametersChanged
+    | HyperparametersRefused
     | WorkerLost
     | WorkerStarted
     | WorkerReady
     | WorkerWorks
-    | WorkerGivenUp
+    | WorkerQuarantined
 )
-Command = SaveCheckpoint
+LearnerCommand = SaveCheckpoint | SetHyperparameters
+Command = LearnerCommand | ReplaceWorkers
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
 EXPENDABLE = (EpisodesFinished, TrainingReport)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils.options import ConfigError
+from appo.utils.options import ConfigError
 
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 

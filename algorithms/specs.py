@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 ELAPSED_STEPS = ObservationLeaf("critic:elapsed_steps", (1,), "float32", "vector")
 """Steps since the episode began, which the critic alone sees, with `critic_sees_time`."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from utils.files import read_json_lines
+from appo.utils.files import read_json_lines
 
 FOR_EVER = "10000000000"
 # What frameworks are compared in: batches of 1024, rollouts of 32, one epoch, one batch per iteration, on the CPU.

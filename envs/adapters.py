@@ -1,9 +1,9 @@
-"""One environment, single or parallel, made to write its steps into the rows of a batch as `envs.api` says.
+"""One environment, single or parallel, made to write its steps into the rows of a batch as `appo.envs.api` says.
 
 `SingleEnvAdapter` (Gymnasium `Env`) fills one row, `ParallelEnvAdapter` (PettingZoo parallel) one row per agent;
-`envs.vector.serial` puts many of them side by side. A whole `VectorEnv` is adapted in `envs.vector.native`.
+`appo.envs.vector.serial` puts many of them side by side. A whole `VectorEnv` is adapted in `appo.envs.vector.native`.
 
-The arrays of a step arrive with the common case filled in (`fill_common_case`): nothing fresh or final, every agent
+The arrays of a step arrive with the common case filled in (`fill_common_case`): no episode begins or ends, every agent
 active, no flags, one frame each. An adapter writes what differs, and always the observation and the reward.
 
 Action masks in `info`: an environment that always gives them says so with the attribute `action_mask_in_info = True`,
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.api import (
+from appo.envs.api import (
     ACTION_MASK,
     BadEnvDataError,
     EnvContext,
@@ -27,10 +27,10 @@ from envs.api import (
     StepArrays,
     UnsupportedSpaceError,
 )
-from envs.contract import checked_reset, fitting_mask, flag, read_info
-from envs.faults import FAILURES
-from envs.spaces import ActionLayout, ObservationLayout
-from envs.specs import complete_spec, declares_info_mask
+from appo.envs.contract import checked_reset, fitting_mask, flag, read_info
+from appo.envs.faults import FAILURES
+from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.envs.specs import complete_spec, declares_info_mask
 
 
 class Target(NamedTuple):
@@ -54,8 +54,8 @@ def step_arrays(spec: EnvSpec, num_envs: int) -> StepArrays:
     rows = num_envs * spec.agents_per_env
     return StepArrays(
         observations={leaf.name: np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.observations},
-        fresh=np.zeros(rows, np.uint8),
-        final=np.zeros(rows, np.uint8),
+        is_first=np.zeros(rows, np.uint8),
+        is_last=np.zeros(rows, np.uint8),
         active=np.zeros(rows, np.uint8),
         rewards=np.zeros(rows, np.float32),
         terminated=np.zeros(rows, np.uint8),
@@ -67,8 +67,8 @@ def step_arrays(spec: EnvSpec, num_envs: int) -> StepArrays:
 
 def fill_common_case(out: StepArrays) -> None:
     """What an ordinary step says of every row."""
-    out.fresh.fill(0)
-    out.final.fill(0)
+    out.is_first.fill(0)
+    out.is_last.fill(0)
     out.active.fill(1)
     out.terminated.fill(0)
     out.truncated.fill(0)
@@ -184,7 +184,7 @@ class SingleEnvAdapter(_OneEnv):
         self.is_between_episodes = False
         observation, info = self._reset_env()
         self.layout.write(target.views, row, observation)
-        target.out.fresh[row] = 1
+        target.out.is_first[row] = 1
         self._read_state(info, row, target.out)
 
     def step(self, action: Any, row: int, target: Target) -> None:
@@ -214,7 +214,7 @@ class SingleEnvAdapter(_OneEnv):
             self._read_state(info, row, out)
         if truncated:
             self.is_between_episodes = True
-            out.truncated[row] = out.final[row] = out.active[row] = 1
+            out.truncated[row] = out.is_last[row] = out.active[row] = 1
 
     def _write(self, views: list[np.ndarray], row: int, observation: Any) -> None:
         """Write what is not a single array, or not one that is like those before."""
@@ -302,7 +302,7 @@ class ParallelEnvAdapter(_OneEnv):
             self.layout.write(target.views, row, observations[agent])
             self._read_state(info, row, out)
         if is_truncated:
-            out.truncated[row] = out.final[row] = out.active[row] = 1
+            out.truncated[row] = out.is_last[row] = out.active[row] = 1
         self._has_ended[i] = bool(is_terminated or is_truncated)
         self._is_alive[i] = not self._has_ended[i]
 
@@ -313,7 +313,7 @@ class ParallelEnvAdapter(_OneEnv):
             return
         observations, infos = state
         self.layout.write(target.views, row, observations[self.agents[i]])
-        target.out.fresh[row] = 1
+        target.out.is_first[row] = 1
         self._read_state(infos.get(self.agents[i], {}), row, target.out)
 
     def _blank(self, row: int, target: Target) -> None:

@@ -6,17 +6,17 @@ together. It writes into the arrays it is given, so that an observation is writt
 
 How an episode ends, seen by the caller of `step`:
 
-* A *terminated* step writes the first observation of the next episode at once (`fresh` = 1).
-* A *truncated* step writes the last observation of the episode itself (`final` = 1, `fresh` = 0). The next
+* A *terminated* step writes the first observation of the next episode at once (`is_first` = 1).
+* A *truncated* step writes the last observation of the episode itself (`is_last` = 1, `is_first` = 0). The next
   `step` ignores the action of that row, resets the environment, gives reward 0 and 0 frames, neither flag, and
-  writes the first observation of the next episode (`fresh` = 1, `final` = 0).
-* An environment that was vectorised by its authors with next-step autoreset sets `final` after a terminated step
+  writes the first observation of the next episode (`is_first` = 1, `is_last` = 0).
+* An environment that was vectorised by its authors with next-step autoreset sets `is_last` after a terminated step
   too, and continues in the same way.
 
 Every end of an episode of a row is seen exactly once as `terminated` or `truncated`, but for episodes that are lost:
 
-* A step in which an environment fails, when somebody mends it (`envs.faults`), has no result: all its rows say
-  `crashed` = 1, reward 0, 0 frames, neither flag, and show the first observation of a new episode (`fresh` = 1).
+* A step in which an environment fails, when somebody mends it (`appo.envs.faults`), has no result: all its rows say
+  `crashed` = 1, reward 0, 0 frames, neither flag, and show the first observation of a new episode (`is_first` = 1).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EnvFamily(NamedTuple):
     """(name as typed in --env, an instance of `config`, context) -> a Gymnasium `Env` or `VectorEnv`, or a PettingZoo
     `ParallelEnv`. Imports its simulator inside."""
     config: type
-    """A frozen dataclass of `utils.options.option` fields: the options this family adds to the command line."""
+    """A frozen dataclass of `appo.utils.options.option` fields: the options this family adds to the command line."""
     defaults: Callable[[str], dict[str, Any]]
     """name -> option name -> the value this environment starts from instead of the option's own default. Empty: the
     options are fitted to the environment; a single entry turns that off."""
@@ -118,8 +118,8 @@ class StepArrays(NamedTuple):
     """Where one step of a batch writes; every array has one entry per agent row. Given by the caller."""
 
     observations: dict[str, np.ndarray]  # [E, ...] per leaf, the observation after the step
-    fresh: np.ndarray  # [E] uint8, 1: that observation is the first of an episode
-    final: np.ndarray  # [E] uint8, 1: that observation is the last of an episode, its action will be ignored
+    is_first: np.ndarray  # [E] uint8, 1: that observation is the first of an episode
+    is_last: np.ndarray  # [E] uint8, 1: that observation is the last of an episode, its action will be ignored
     active: np.ndarray  # [E] uint8, 1: the agent acts on that observation
     rewards: np.ndarray  # [E] float32, of this step
     terminated: np.ndarray  # [E] uint8
@@ -144,7 +144,7 @@ class BatchEnv(Protocol):
     num_envs: int
 
     def reset(self, out: StepArrays) -> None:
-        """Start new episodes everywhere: write observations, `fresh` = 1, `final` = 0 and `active`.
+        """Start new episodes everywhere: write observations, `is_first` = 1, `is_last` = 0 and `active`.
 
         Raises:
             EnvError: an environment raised, with its index and the cause.
@@ -225,13 +225,13 @@ class EnvError(RuntimeError):
 class BadEnvDataError(EnvError):
     """An environment gave what cannot be learned from. Another try would not help: a defect of the environment."""
 
-    is_final = True  # for whoever decides about a restart
+    retryable = False  # another try would end the same way
 
 
 class DifferentSpecError(EnvError):
     """An environment does not have the spec of the run it was built for. Another try would build the same."""
 
-    is_final = True  # for whoever decides about a restart
+    retryable = False  # another try would end the same way
 
 
 class MisfitError(ValueError):
@@ -251,7 +251,7 @@ class MisfitError(ValueError):
 class UnsupportedSpaceError(TypeError):
     """A space that cannot be trained on. The message names it and what to wrap it with."""
 
-    is_final = True  # for whoever decides about a restart
+    retryable = False  # another try would end the same way
 
 
 @runtime_checkable

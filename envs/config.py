@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.options import option
+from appo.utils.options import option
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.api import ACTION_MASK, MisfitError
-from envs.spaces import describe
-from envs.wrappers import layers
+from appo.envs.api import ACTION_MASK, MisfitError
+from appo.envs.spaces import describe
+from appo.envs.wrappers import layers
 
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.api import ACTION_MASK, BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
-from utils.files import cut_text
+from appo.envs.api import ACTION_MASK, BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
+from appo.utils.files import cut_text
 
 # An environment that calls sys.exit has failed like one that raises.
 FAILURES = (Exception, SystemExit)
@@ -50,7 +50,7 @@ class FailureStreak:
         return self._in_a_row
 
 
-class FaultKeeper:
+class FaultPolicy:
     """Decides about the failures of all environments of one process, counts them and logs them now and then."""
 
     def __init__(
@@ -81,12 +81,12 @@ class FaultKeeper:
         self._num_told = 0
         self._next_line = 0.0
 
-    def mend(
+    def recover(
         self,
         failed: EnvError | None,
         streak: FailureStreak,
         step: int,
-        begin_anew: Callable[[EnvError], EnvError | None],
+        restart: Callable[[EnvError], EnvError | None],
     ) -> None:
         """Let an environment begin anew until it does so soundly.
 
@@ -94,7 +94,7 @@ class FaultKeeper:
             failed: how it failed.
             streak: its own failures so far.
             step: the number of its batch's newest step.
-            begin_anew: given how it failed; how that failed, or None.
+            restart: given how it failed; how that failed, or None.
 
         Raises:
             EnvError: see `take`.
@@ -102,7 +102,7 @@ class FaultKeeper:
         with self._repairing():
             while failed is not None:
                 self.take(failed, streak.add(step, failed))
-                failed = begin_anew(failed)
+                failed = restart(failed)
 
     def take(self, failed: EnvError, in_a_row: int) -> None:
         """Note a failure that is about to be mended.
@@ -111,12 +111,12 @@ class FaultKeeper:
             EnvError: it is not to be mended: bad data, other spaces, or it failed too often in a row.
         """
         is_bad_data = isinstance(failed, BadEnvDataError)
-        is_final = not self._drops_bad_data if is_bad_data else getattr(failed, "is_final", False)
-        if is_final:
+        may_recover = self._drops_bad_data if is_bad_data else getattr(failed, "retryable", True)
+        if not may_recover:
             raise failed
         if in_a_row > self._max_rebuilds:
-            final = EnvError(failed.env_index, failed.phase, failed.message, failed.context, in_a_row)
-            raise final from (failed.__cause__ or failed)
+            is_last = EnvError(failed.env_index, failed.phase, failed.message, failed.context, in_a_row)
+            raise is_last from (failed.__cause__ or failed)
         self._count(is_bad_data)
         self._num_failures += 1
         if time.monotonic() >= self._next_line:
@@ -186,4 +186,4 @@ def _has_choice(out: StepArrays) -> np.ndarray:
 
 def _without_choice(out: StepArrays) -> np.ndarray:
     """[E] rows in which an agent acts and its mask allows nothing."""
-    return ~_has_choice(out) & (out.active == 1) & (out.final == 0)
+    return ~_has_choice(out) & (out.active == 1) & (out.is_last == 0)

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.api import ACTION_MASK, EnvContext, EnvError, EnvProfile, EnvSpec, MisfitError, UnsupportedSpaceError
-from envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
-from envs.faults import FAILURES
-from envs.registry import ResolvedEnv, make_batch_env
-from envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
-from utils.options import ConfigError
+from appo.envs.api import ACTION_MASK, EnvContext, EnvError, EnvProfile, EnvSpec, MisfitError, UnsupportedSpaceError
+from appo.envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
+from appo.envs.faults import FAILURES
+from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
+from appo.utils.options import ConfigError
 
 MAX_STEPS = 300
 PROFILE_STEPS = 1000  # of an environment to which options are fitted: few episodes tell little of their mean length
@@ -65,15 +65,15 @@ def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: boo
         ConfigError: the environment breaks the contract; names what, what was expected and what was seen.
         EnvError: it cannot be built, or fails again and again.
     """
-    flight = _Flight(env, family_options, drops_bad_data, place)
+    check = _EnvCheck(env, family_options, drops_bad_data, place)
     try:
-        flight.play()
+        check.play()
     finally:
-        flight.close()
-    return Checked(flight.spec, flight.warnings, flight.profile())
+        check.close()
+    return Checked(check.spec, check.warnings, check.profile())
 
 
-class _Flight:
+class _EnvCheck:
     """One check from its beginning to its end."""
 
     spec: EnvSpec
@@ -106,7 +106,7 @@ class _Flight:
             self._go(_RESET)  # it ran early to find action masks, and is reported like a later one
             raise error.__cause__ from None
         self.spec = self._batch.spec
-        self._hand, self._last = hand_of(self._batch), None
+        self._caller, self._last = raw_caller(self._batch), None
 
     def close(self) -> None:
         """Close what is open. An environment that fails in it is warned about, not refused."""
@@ -175,10 +175,10 @@ class _Flight:
         has_ended, first = False, self._steps
         while not has_ended and not self._has_played_enough(deadline):
             mask = self._masks(results)
-            rows = random_actions(self.spec.actions, self._rng, self._hand.num_rows, mask)
+            rows = random_actions(self.spec.actions, self._rng, self._caller.num_rows, mask)
             self._go(f"step {self._steps + 1}")
             began = time.perf_counter()
-            results = self._hand.step(rows)
+            results = self._caller.step(rows)
             self._step_seconds.append(time.perf_counter() - began)
             self._look(results)
             self._steps += 1
@@ -186,14 +186,14 @@ class _Flight:
             has_ended = results.has_ended
             self._has_time_limit |= results.is_truncated
             self._note_rewards(results.rewards.values(), has_ended=has_ended)
-        self._last = results if self._hand.begins_by_itself else None
+        self._last = results if self._caller.begins_by_itself else None
         if has_ended:
             self._episode_steps.append(self._steps - first)
 
     def _begin_episode(self) -> _Results:
         """With another seed each time: a level that a seed makes says little of the others."""
         self._go(_RESET)
-        results = self._hand.reset(_SEED + self._num_resets)
+        results = self._caller.reset(_SEED + self._num_resets)
         self._num_resets += 1
         self._look(results)
         return results
@@ -215,8 +215,8 @@ class _Flight:
 
     def _masks(self, results: _Results) -> np.ndarray | None:
         width = mask_width(self.spec.actions)
-        masks = np.ones((self._hand.num_rows, width), np.uint8)
-        for row, agent in enumerate(self._hand.agents):
+        masks = np.ones((self._caller.num_rows, width), np.uint8)
+        for row, agent in enumerate(self._caller.agents):
             mask = _mask_of(results.observations.get(agent), results.infos.get(agent, {}))
             if mask is not None and agent in results.choosing and _is_active(results.infos.get(agent, {})):
                 masks[row] = fitting_mask(mask, width)
@@ -225,9 +225,9 @@ class _Flight:
     def _look(self, results: _Results) -> None:
         width = mask_width(self.spec.actions)
         for observation in results.observations.values():
-            self._hand.layout.write(self._hand.views, self._hand.rows, observation)
-            self._hand.layout.check_range(observation)
-            for leaf, view in zip(self._hand.layout.leaves, self._hand.views, strict=True):
+            self._caller.layout.write(self._caller.views, self._caller.rows, observation)
+            self._caller.layout.check_range(observation)
+            for leaf, view in zip(self._caller.layout.leaves, self._caller.views, strict=True):
                 if leaf.kind == "image":
                     self._largest_pixel = max(self._largest_pixel or 0.0, float(view.max()))
         for reward in results.rewards.values():
@@ -240,7 +240,7 @@ class _Flight:
                 raise MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
 
 
-class _SingleHand:
+class _RawEnvCaller:
     """Calls a Gymnasium environment."""
 
     agents: tuple[Any, ...] = (0,)
@@ -279,7 +279,7 @@ class _SingleHand:
         return result
 
 
-class _ParallelHand(_SingleHand):
+class _RawParallelCaller(_RawEnvCaller):
     """Calls a PettingZoo parallel environment: dicts by agent wherever a single one has a value."""
 
     def __init__(self, env: Any) -> None:
@@ -315,7 +315,7 @@ class _ParallelHand(_SingleHand):
             raise MisfitError(name, f"a dict by agent, of {list(self.agents)}", outline(values))
 
 
-class _VectorHand(_SingleHand):
+class _RawVectorCaller(_RawEnvCaller):
     """Calls a Gymnasium `VectorEnv`: arrays with one entry per environment wherever a single one has a value."""
 
     rows = slice(None)
@@ -342,14 +342,14 @@ class _VectorHand(_SingleHand):
         return _Results({0: observations}, _told(infos), rows, has_ended, choosing, bool(np.any(are_truncated)))
 
 
-def hand_of(batch: Any) -> Any:
+def raw_caller(batch: Any) -> Any:
     """How the environment inside an adapted batch of one is called."""
     env = batch.env if hasattr(batch, "env") else batch.envs[0]
     if hasattr(env, "single_observation_space"):
-        return _VectorHand(env)
+        return _RawVectorCaller(env)
     if hasattr(env, "possible_agents"):
-        return _ParallelHand(env)
-    return _SingleHand(env, env.observation_space, env.action_space)
+        return _RawParallelCaller(env)
+    return _RawEnvCaller(env, env.observation_space, env.action_space)
 
 
 def _told(infos: dict[str, Any]) -> dict[int, dict[str, Any]]:

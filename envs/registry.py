@@ -9,7 +9,7 @@ A name is, in this order:
 A family registered in one process is unknown to another. `ResolvedEnv` pickles with all that it takes to build the
 environment elsewhere, lambdas included: hand it over, not the name, and `make_batch_env` works in any child. (The form
 with ":" and the families of this folder work by name everywhere.) Python's table of modules is the only state: to
-register a family is to provide the module `envs.families.<prefix>`.
+register a family is to provide the module `appo.envs.families.<prefix>`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import envs.families
-from envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
-from envs.faults import FAILURES, FaultKeeper
-from utils.options import ConfigError
+import appo.envs.families
+from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
+from appo.envs.faults import FAILURES, FaultPolicy
+from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
 
-_FAMILIES = "envs.families"
+_FAMILIES = "appo.envs.families"
 _GENERAL = "gymnasium"  # the family of every id that has none of its own
 
 # Ids that Gymnasium knows only once their package was imported, which is their family's business.
@@ -130,7 +130,7 @@ def make_batch_env(
     env: str | ResolvedEnv,
     family_options: Any,
     contexts: Sequence[EnvContext],
-    faults: FaultKeeper | None = None,
+    faults: FaultPolicy | None = None,
     spec: EnvSpec | None = None,
 ) -> BatchEnv:
     """Build one environment per context, to be reset, stepped and closed together.
@@ -188,7 +188,7 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
     return ConfigError(
         f"unknown environment --env={name}; {suggestion} An environment of your own is known as "
-        f"my_package.my_module:make_env, or after envs.registry.register_env(name, factory)"
+        f"my_package.my_module:make_env, or after appo.envs.registry.register_env(name, factory)"
     )
 
 
@@ -286,7 +286,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _families_here() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(envs.families.__path__)]
+    return [module.name for module in pkgutil.iter_modules(appo.envs.families.__path__)]
 
 
 def _load(prefix: str) -> EnvFamily | None:
@@ -326,12 +326,12 @@ def _is_vector_env(env: Any) -> bool:
 def _adapt(
     built: list[Any],
     contexts: list[EnvContext],
-    faults: FaultKeeper | None,
+    faults: FaultPolicy | None,
     build: Callable[[EnvContext], Any],
     spec: EnvSpec | None,
 ) -> BatchEnv:
-    from envs.vector.native import VectorEnvAdapter
-    from envs.vector.serial import SerialVecEnv
+    from appo.envs.vector.native import VectorEnvAdapter
+    from appo.envs.vector.serial import SerialVecEnv
 
     if _is_vector_env(built[0]):
         return VectorEnvAdapter(built[0], contexts, faults, build, spec)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from envs.api import ACTION_MASK, ActionLeaf, MisfitError, ObservationLeaf, UnsupportedSpaceError
+from appo.envs.api import ACTION_MASK, ActionLeaf, MisfitError, ObservationLeaf, UnsupportedSpaceError
 
 # A bound beyond this says "unbounded" in other words: nobody's policy is meant to be stretched that far.
 UNBOUNDED = 1e10
@@ -178,10 +178,10 @@ def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> _Part:
         return _Part(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, space.dtype)
     if len(shape) == 2:
         return _Part(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, space.dtype)
-    # The channels are the shorter of the two outer axes of a picture; Gymnasium puts them last.
+    # The channels are the shorter of the two outer axes of an image; Gymnasium puts them last.
     channels_last = shape[-1] <= shape[-3]
     height, width, channels = shape[-3:] if channels_last else (shape[-2], shape[-1], shape[-3])
-    frames = shape[0] if len(shape) == 4 else 1  # stacked pictures: each brings its channels
+    frames = shape[0] if len(shape) == 4 else 1  # stacked images: each brings its channels
     leaf = ObservationLeaf(name, (frames * channels, height, width), stored, "image")
     return _Part(leaf, path, shape, space.dtype, channels_last)
 

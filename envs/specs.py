@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.api import (
+from appo.envs.api import (
     ACTION_MASK,
     ActionLeaf,
     DifferentSpecError,
@@ -12,8 +12,8 @@ from envs.api import (
     EnvSpec,
     ObservationLeaf,
 )
-from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
-from envs.wrappers import find_attribute
+from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
+from appo.envs.wrappers import find_attribute
 
 
 def complete_spec(

@@ -17,7 +17,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def find_ability(env: Any, ability: Any) -> Any:
-    """The outermost layer with an optional ability of `envs.api`, a Protocol; None when no layer has it."""
+    """The outermost layer with an optional ability of `appo.envs.api`, a Protocol; None when no layer has it."""
     return next((layer for layer in layers(env) if isinstance(layer, ability)), None)
 
 

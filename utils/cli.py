@@ -1,6 +1,6 @@
 """Options as a user meets them: flags with help, and layers of values that are checked alike.
 
-The options themselves are declared elsewhere, as dataclass fields made by `utils.options.option`; here they become
+The options themselves are declared elsewhere, as dataclass fields made by `appo.utils.options.option`; here they become
 `--name=value`. Flags are flat (no prefix of their group), take hyphens or underscores, and may be typed without a value
 when they are booleans. What is typed stays text until `check_layer`, so a wrong value is refused in the same words
 whether it comes from the command line, from a file or from a program.
@@ -18,7 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
-from utils.options import ConfigError, OptionRule, check_value, options_of
+from appo.utils.options import ConfigError, OptionRule, check_value, options_of
 
 COMMAND_LINE = "command line"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

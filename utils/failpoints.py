@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 VARIABLE = "APPO_FAILPOINTS"
 
-PLACES = {
+FAILPOINTS = {
     "actor-block-begin": "an actor has taken a free block and has written nothing into it",
     "actor-block-complete": "a block is full and nobody has been told",
     "actor-ask": "observations are written and the request for actions is not counted",
@@ -35,7 +35,7 @@ PLACES = {
     "checkpoint-before-rename": "a checkpoint is on disk under its temporary name",
     "checkpoint-after-rename": "a checkpoint is in place and those it replaces are still there",
 }  # place -> the state in which a process dies there
-NAMES = tuple(PLACES)
+NAMES = tuple(FAILPOINTS)
 
 
 class _Armed(NamedTuple):
@@ -65,7 +65,7 @@ def parse(text: str) -> dict[str, _Armed]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, rest = entry.partition("=")
         action, _, probability = rest.partition("@")
-        if name not in PLACES:
+        if name not in FAILPOINTS:
             raise ValueError(f"{VARIABLE} names the unknown place {name!r}; known: {', '.join(NAMES)}")
         if action not in _ACTIONS:
             raise ValueError(f"{VARIABLE} asks for {action!r} in {entry!r}; known: {', '.join(_ACTIONS)}")

@@ -244,7 +244,7 @@ class JsonLines:
                 self._file.append(b"\n")
 
 
-class DiskTrouble:
+class DiskFaults:
     """What files could not be written: survived, counted, and told once a minute for each kind of file."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 class ConfigError(ValueError):
     """What a user typed, or a file holds, that cannot be run. The message says what would work."""
 
-    is_final = True  # for whoever decides about a restart
+    retryable = False  # another try would end the same way
 
 
 class OptionRule(NamedTuple):

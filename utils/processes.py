@@ -22,8 +22,8 @@ from typing import Any
 
 import psutil
 
-from utils import guardian
-from utils.options import ConfigError
+from appo.utils import guardian
+from appo.utils.options import ConfigError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

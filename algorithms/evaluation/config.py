@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.options import ConfigError, option
+from appo.utils.options import ConfigError, option
 
-_SLOWEST_FPS = 0.1  # a picture every ten seconds
+_SLOWEST_FPS = 0.1  # an image every ten seconds
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,6 @@ class EvaluationConfig:
         """
         if 0.0 < self.fps < _SLOWEST_FPS:
             raise ConfigError(
-                f"fps={self.fps:g} is slower than a picture every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "
+                f"fps={self.fps:g} is slower than an image every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "
                 "environment's own pace"
             )

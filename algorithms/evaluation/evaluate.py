@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from algorithms.messages import EpisodeFinished
-from algorithms.models.inference import PolicyInference
-from algorithms.sampling.episode_stats import EpisodeStats
-from envs.adapters import step_arrays
-from envs.api import BatchEnv, EnvSpec, StepArrays
+from appo.algorithms.messages import EpisodeFinished
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.sampling.episode_stats import EpisodeStats
+from appo.envs.adapters import step_arrays
+from appo.envs.api import BatchEnv, EnvSpec, StepArrays
 
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 
@@ -141,25 +141,25 @@ class _Actor:
         self._deterministic, self._repeat = deterministic, repeat
         # Views: the environments write into the same memory.
         self._observations = {name: torch.from_numpy(array) for name, array in arrays.observations.items()}
-        self._fresh = torch.from_numpy(arrays.fresh)
-        self._actions = np.zeros((len(arrays.fresh), policy.model.distribution.spec.width), np.float32)
-        self._held = np.zeros(len(arrays.fresh), np.int64)  # frames that each row's action has covered
+        self._is_first = torch.from_numpy(arrays.is_first)
+        self._actions = np.zeros((len(arrays.is_first), policy.model.distribution.spec.width), np.float32)
+        self._held = np.zeros(len(arrays.is_first), np.int64)  # frames that each row's action has covered
 
     def act(self) -> NDArray[np.float32]:
         """[E, W] for the next step."""
         self._held += self._arrays.frames
-        rows = np.flatnonzero((self._arrays.fresh == 1) | (self._held >= self._repeat))
+        rows = np.flatnonzero((self._arrays.is_first == 1) | (self._held >= self._repeat))
         if len(rows):
             self._decide(rows)
         return self._actions
 
     def _decide(self, rows: NDArray[np.int64]) -> None:
         chosen = torch.from_numpy(rows)
-        observations, fresh = self._observations, self._fresh
-        if len(rows) < len(fresh):
+        observations, is_first = self._observations, self._is_first
+        if len(rows) < len(is_first):
             observations = {name: value[chosen] for name, value in observations.items()}
-            fresh = fresh[chosen]
-        self._actions[rows] = self._policy.act(chosen, observations, fresh, self._deterministic).actions.numpy()
+            is_first = is_first[chosen]
+        self._actions[rows] = self._policy.act(chosen, observations, is_first, self._deterministic).actions.numpy()
         self._held[rows] = 0
 
 
@@ -200,7 +200,7 @@ class _ScoreBook:
         by_row = zip(np.flatnonzero(ended).tolist(), finished, strict=True)
         counted = [(row, episode) for row, episode in by_row if self._left[row // self._shape[1]] > 0]
         self._episodes += [episode for _, episode in counted]
-        is_active, is_fresh = step.active == 1, step.fresh == 1
+        is_active, is_fresh = step.active == 1, step.is_first == 1
         self._playing |= is_active & ~is_fresh
         if finished:
             self._playing &= ~ended

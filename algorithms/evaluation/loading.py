@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from algorithms import checkpoints
-from algorithms.checkpoints import Checkpoint, CheckpointError
-from algorithms.models.actor_critic import ActorCritic, build_actor_critic
-from algorithms.models.config import ModelConfig
-from envs.api import EnvSpec
-from utils.options import ConfigError
+from appo.algorithms import checkpoints
+from appo.algorithms.checkpoints import Checkpoint, CheckpointError
+from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.envs.api import EnvSpec
+from appo.utils.options import ConfigError
 
 
 def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoint:

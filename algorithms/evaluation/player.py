@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from algorithms.checkpoints import Checkpoint
-from algorithms.evaluation.config import EvaluationConfig
-from algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy
-from algorithms.evaluation.loading import find_checkpoint, restore_model
-from algorithms.evaluation.report import EpisodeLines, print_result
-from algorithms.evaluation.screen import Screen, Viewer
-from algorithms.evaluation.video import VideoRecorder
-from algorithms.evaluation.window import NoWindowError, Window
-from algorithms.models.config import ModelConfig
-from algorithms.models.inference import PolicyInference
-from envs.api import BatchEnv, EnvContext, EnvError
-from envs.registry import ResolvedEnv, make_batch_env
-from utils.options import ConfigError
-from utils.signals import StopSignals
+from appo.algorithms.checkpoints import Checkpoint
+from appo.algorithms.evaluation.config import EvaluationConfig
+from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy
+from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
+from appo.algorithms.evaluation.report import EpisodeLines, print_result
+from appo.algorithms.evaluation.screen import Screen, Viewer
+from appo.algorithms.evaluation.video import VideoRecorder
+from appo.algorithms.evaluation.window import NoWindowError, Window
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.inference import PolicyInference
+from appo.envs.api import BatchEnv, EnvContext, EnvError
+from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.utils.options import ConfigError
+from appo.utils.signals import StopSignals
 
 _EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
 
@@ -123,7 +123,7 @@ def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup
     print_result(result, title)
     if recorder is not None:
         recorder.close()
-        print(f"video: {recorder.path} ({recorder.num_frames} pictures)", flush=True)
+        print(f"video: {recorder.path} ({recorder.num_frames} images)", flush=True)
 
 
 def _open_window(job: EvaluationJob, cleanup: contextlib.ExitStack) -> Window | None:

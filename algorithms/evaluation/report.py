@@ -7,8 +7,8 @@ import math
 from rich.console import Console
 from rich.table import Table
 
-from algorithms.evaluation.evaluate import EvalResult, summarize
-from algorithms.messages import EpisodeFinished
+from appo.algorithms.evaluation.evaluate import EvalResult, summarize
+from appo.algorithms.messages import EpisodeFinished
 
 
 class EpisodeLines:

@@ -1,7 +1,7 @@
 """From an environment that draws to those who watch: a window, a video file, or both.
 
-An environment is drawn after every reset and every step, so that the last picture of an episode is seen although the
-step that ends it also begins the next. Pictures are kept until `flush`, outside of the environment: what goes wrong in
+An environment is drawn after every reset and every step, so that the last image of an episode is seen although the
+step that ends it also begins the next. Images are kept until `flush`, outside of the environment: what goes wrong in
 a viewer is not blamed on the environment.
 """
 
@@ -15,21 +15,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.evaluation.window import NO_DISPLAY
-from envs.api import BatchEnv, EnvContext
-from envs.registry import ResolvedEnv, make_batch_env
-from utils.options import ConfigError
+from appo.algorithms.evaluation.window import NO_DISPLAY
+from appo.envs.api import BatchEnv, EnvContext
+from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.utils.options import ConfigError
 
 _DEFAULT_RATE = 30.0  # simulator frames per second of environments that do not tell
 
 
 class Viewer(Protocol):
-    """Somebody to whom pictures are shown."""
+    """Somebody to whom images are shown."""
 
     frames_per_second: float
 
-    def show(self, picture: NDArray[np.uint8]) -> None:
-        """Take one picture [height, width, 3]."""
+    def show(self, image: NDArray[np.uint8]) -> None:
+        """Take one image [height, width, 3]."""
 
 
 class Screen:
@@ -39,7 +39,7 @@ class Screen:
         """Nothing is drawn yet.
 
         Args:
-            viewers: who sees every picture.
+            viewers: who sees every image.
             frames_per_second: of the viewers; 0: the environment's own pace.
             may_open_windows: an environment that cannot be drawn into an array may show itself in its own window.
         """
@@ -69,9 +69,9 @@ class Screen:
         """Show what was drawn since the last time."""
         pending, self._pending = self._pending, []
         for drawn in pending:
-            picture = as_picture(drawn)
+            image = as_image(drawn)
             for viewer in self._viewers:
-                viewer.show(picture)
+                viewer.show(image)
 
     def _make(self, env: ResolvedEnv, options: Any, context: EnvContext) -> Any:
         built = env.family.make(env.name, options, context._replace(render_mode="rgb_array"))
@@ -84,7 +84,7 @@ class Screen:
             return env.family.make(env.name, options, context._replace(render_mode="human"))
         known = f"its render_modes are {list(modes)}, its render_mode is {getattr(built, 'render_mode', None)}"
         raise ConfigError(
-            f"--env={env.name} draws no pictures ({known}); score it with --no_render. An environment of your own is "
+            f"--env={env.name} draws no images ({known}); score it with --no_render. An environment of your own is "
             f"asked for render_mode='rgb_array'"
         )
 
@@ -105,16 +105,16 @@ class Screen:
         return act_and_draw
 
 
-def as_picture(drawn: Any) -> NDArray[np.uint8]:
+def as_image(drawn: Any) -> NDArray[np.uint8]:
     """uint8 [height, width, 3] of what `render` returned: colours with or without transparency, or grey.
 
     Raises:
-        ConfigError: it is no picture.
+        ConfigError: it is no image.
     """
-    picture = drawn[0] if isinstance(drawn, list | tuple) and drawn else drawn  # a VectorEnv draws each environment
-    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim not in (2, 3):
-        found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+    image = drawn[0] if isinstance(drawn, list | tuple) and drawn else drawn  # a VectorEnv draws each environment
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
+        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
         raise ConfigError(f"render() gave {found} instead of uint8 [height, width, 3]; score without with --no_render")
-    if picture.ndim == 2:
-        picture = picture[..., None]
-    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
+    if image.ndim == 2:
+        image = image[..., None]
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]

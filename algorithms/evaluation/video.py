@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from utils.options import ConfigError
+from appo.utils.options import ConfigError
 
 _QUALITY = 7  # of 10: text on the screen stays sharp
 
 
 class VideoRecorder:
-    """A video file that grows with every picture: mp4 where ffmpeg is installed, else gif.
+    """A video file that grows with every image: mp4 where ffmpeg is installed, else gif.
 
-    The file is opened with the first picture and complete after `close`.
+    The file is opened with the first image and complete after `close`.
     """
 
     def __init__(self, folder: Path, name: str, frames_per_second: float = 30.0) -> None:
@@ -26,7 +26,7 @@ class VideoRecorder:
         Args:
             folder: of the videos; made when it is missing.
             name: of the file, without its ending.
-            frames_per_second: of the video; may be changed until the first picture.
+            frames_per_second: of the video; may be changed until the first image.
 
         Raises:
             ConfigError: no video can be written there, or the package that writes videos is missing.
@@ -42,11 +42,11 @@ class VideoRecorder:
         self.num_frames = 0
         self._writer: Any = None
 
-    def show(self, picture: NDArray[np.uint8]) -> None:
-        """Append one picture [height, width, 3]; all of a video have the same size."""
+    def show(self, image: NDArray[np.uint8]) -> None:
+        """Append one image [height, width, 3]; all of a video have the same size."""
         if self._writer is None:
             self._writer = self._open()
-        self._writer.append_data(even_sized(picture))
+        self._writer.append_data(even_sized(image))
         self.num_frames += 1
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class VideoRecorder:
             fps=self.frames_per_second,
             codec="libx264",
             quality=_QUALITY,
-            macro_block_size=1,  # pictures keep their size: every player copes with even ones
+            macro_block_size=1,  # images keep their size: every player copes with even ones
         )
 
 
@@ -81,12 +81,12 @@ def has_ffmpeg() -> bool:
     return True
 
 
-def even_sized(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The picture, its last row and column repeated where their number is odd: the codec halves colours both ways."""
-    height, width = picture.shape[:2]
+def even_sized(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The image, its last row and column repeated where their number is odd: the codec halves colours both ways."""
+    height, width = image.shape[:2]
     if height % 2 == 0 and width % 2 == 0:
-        return picture
-    return np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        return image
+    return np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 def _unused(folder: Path, name: str, ending: str) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_DISPLAY = "offscreen"  # the driver of SDL, pygame's base, that draws into memory only
-_SMALLEST_HEIGHT = 400  # smaller pictures are magnified by a whole number to at least this
+_SMALLEST_HEIGHT = 400  # smaller images are magnified by a whole number to at least this
 
 
 class NoWindowError(RuntimeError):
@@ -31,14 +31,14 @@ def has_display() -> bool:
 
 
 class Window:
-    """Opened by the first picture; closed by the user, with its button, Escape or Q, or by `close`."""
+    """Opened by the first image; closed by the user, with its button, Escape or Q, or by `close`."""
 
     def __init__(self, title: str, frames_per_second: float = 30.0) -> None:
         """Make sure that a window can be opened.
 
         Args:
             title: of the window.
-            frames_per_second: at which `show` lets pictures follow each other; may be changed at any time.
+            frames_per_second: at which `show` lets images follow each other; may be changed at any time.
 
         Raises:
             NoWindowError: there is no display, or the package that opens windows is missing.
@@ -62,12 +62,12 @@ class Window:
         self._screen: Any = None
         self._clock: Any = pygame.time.Clock()
 
-    def show(self, picture: NDArray[np.uint8]) -> None:
-        """Show one picture [height, width, 3], then wait until the next one is due."""
+    def show(self, image: NDArray[np.uint8]) -> None:
+        """Show one image [height, width, 3], then wait until the next one is due."""
         pygame = self._pygame
         if self._screen is None:
-            self._screen = self._open(*picture.shape[:2])
-        surface = pygame.image.frombuffer(np.ascontiguousarray(picture), picture.shape[1::-1], "RGB")
+            self._screen = self._open(*image.shape[:2])
+        surface = pygame.image.frombuffer(np.ascontiguousarray(image), image.shape[1::-1], "RGB")
         self._screen.blit(pygame.transform.scale(surface, self._screen.get_size()), (0, 0))
         pygame.display.flip()
         for event in pygame.event.get():

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from algorithms.learning import auxiliary
-from algorithms.learning.minibatches import Minibatch
-from algorithms.learning.protocols import Distribution
-from utils.options import ConfigError
+from appo.algorithms.learning import auxiliary
+from appo.algorithms.learning.minibatches import Minibatch
+from appo.algorithms.learning.protocols import Distribution
+from appo.utils.options import ConfigError
 
 
 class AuxiliaryInputs(NamedTuple):
@@ -43,7 +43,7 @@ class AuxiliaryLoss(NamedTuple):
     """What the module of an auxiliary loss defines as `LOSS`."""
 
     config: type
-    """A frozen dataclass of `utils.options.option` fields: the options this loss adds to the command line."""
+    """A frozen dataclass of `appo.utils.options.option` fields: the options this loss adds to the command line."""
     compute: Callable[[AuxiliaryInputs, Any], AuxiliaryResult]
     """(inputs, an instance of `config`) -> a mean over rows; 0 without gradient where there is nothing to average."""
 

@@ -19,11 +19,11 @@ class Batch(NamedTuple):
     """
 
     observations: dict[str, Tensor]  # [T+1, B, ...] in the environment's own dtypes
-    fresh: Tensor  # [T+1, B] uint8, 1: the observation is the first of an episode, the recurrent state is zero there
-    final: Tensor  # [T+1, B] uint8, 1: the observation after a truncation; its action was ignored
+    is_first: Tensor  # [T+1, B] uint8, 1: the observation is the first of an episode, the recurrent state is zero there
+    is_last: Tensor  # [T+1, B] uint8, 1: the observation after a truncation; its action was ignored
     active: Tensor  # [T+1, B] uint8, 0: the agent did not act on this row
     own: Tensor  # [T+1, B] bool, this learner's policy played the row
-    recurrent_state: Tensor  # [C, B, H] before rows 0, recurrence, 2 * recurrence, ...; already zero where fresh
+    recurrent_state: Tensor  # [C, B, H] before rows 0, recurrence, 2 * recurrence, ...; already zero where `is_first`
     actions: Tensor  # [T, B, W] float32
     behaviour_log_prob: Tensor  # [T, B] of the joint action
     behaviour_parameters: Tensor  # [T, B, P]

@@ -5,10 +5,16 @@ Which options exist for an auxiliary loss is declared in that loss's own file.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from utils.options import ConfigError, option
+from appo.utils.options import ConfigError, check_value, option, options_of
+
+# Mutation rules of options that may change while training goes on; what "batch" changes is sized once.
+CHANGING_RULES = ("scale", "one_minus")
 
 
 @dataclass(frozen=True)
@@ -206,6 +212,26 @@ class LearningConfig:
     def rows_per_chunk(self) -> int:
         """`recurrence` in rows, with its -1 resolved."""
         return self.rollout if self.recurrence == -1 else self.recurrence
+
+    def changed(self, values: Mapping[str, float]) -> LearningConfig:
+        """These options with others in the place of some that may change while training goes on.
+
+        Raises:
+            ConfigError: one is unknown, decides about sizes, or is outside of its range.
+        """
+        rules = {field.name: rule for field, rule in options_of(type(self)) if rule.mutate in CHANGING_RULES}
+        for name, value in values.items():
+            if name not in rules:
+                raise ConfigError(f"{name} cannot change while training goes on; these can: {', '.join(sorted(rules))}")
+            check_value(name, value, rules[name], "a change of hyperparameters")
+        changed: LearningConfig = dataclasses.replace(self, **dict[str, Any](values))
+        changed.check_combinations()
+        return changed
+
+    @property
+    def trajectories_per_iteration(self) -> int:
+        """Rollouts of one agent that an iteration learns from."""
+        return self.num_batches_per_iteration * self.batch_size // self.rollout
 
     def check_combinations(self) -> None:
         """Refuse options that are fine alone but not together.

@@ -17,18 +17,18 @@ when there are several epochs. Order of events within an iteration:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from algorithms.learning.adam import Adam
-from algorithms.learning.advantages import masked_mean
-from algorithms.learning.auxiliary_loss import load
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
-from algorithms.learning.metrics import (
+from appo.algorithms.learning.adam import Adam
+from appo.algorithms.learning.advantages import masked_mean
+from appo.algorithms.learning.auxiliary_loss import load
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.metrics import (
     ContinuousColumns,
     adam_metrics,
     batch_metrics,
@@ -36,7 +36,7 @@ from algorithms.learning.metrics import (
     ratio_range,
     to_floats,
 )
-from algorithms.learning.minibatches import (
+from appo.algorithms.learning.minibatches import (
     Minibatch,
     check_batch,
     num_minibatches,
@@ -45,10 +45,10 @@ from algorithms.learning.minibatches import (
     whole_batch,
     with_estimates,
 )
-from algorithms.learning.objective import AuxiliaryTerm, Objective, collected_returns, estimate_ahead, evaluate
-from algorithms.learning.protocols import Model
-from algorithms.learning.schedules import LearningRate
-from algorithms.specs import ActionSpec
+from appo.algorithms.learning.objective import AuxiliaryTerm, Objective, collected_returns, estimate_ahead, evaluate
+from appo.algorithms.learning.protocols import Model
+from appo.algorithms.learning.schedules import LearningRate
+from appo.algorithms.specs import ActionSpec
 
 
 class IterationResult(NamedTuple):
@@ -115,6 +115,8 @@ class Learner:
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
         self._num_updates = 0
+        self.changed_options: dict[str, float] = {}
+        """Options whose values differ from those that training began with, see `change`."""
         self.bad_steps_in_a_row = 0
         """Steps skipped since the last one taken because the loss or its gradient was not finite."""
 
@@ -137,6 +139,16 @@ class Learner:
         self.config = config
         self._schedule.set_config(config)
         self._apply_config()
+
+    def change(self, values: Mapping[str, float]) -> None:
+        """Follow other values of some options from the next iteration on. They are part of `state_dict`.
+
+        Raises:
+            ConfigError: they cannot be in force, see `LearningConfig.changed`.
+        """
+        if values:
+            self.set_config(self.config.changed(values))
+            self.changed_options |= values
 
     def train(
         self, batch: Batch, policy_version: int, progress: float, *, with_metrics: bool = True
@@ -183,10 +195,15 @@ class Learner:
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
             "num_updates": self._num_updates,
+            "changed_options": dict(self.changed_options),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. Options now in force win over those the state was saved under."""
+        """Go on from a saved state, with the options that had been changed when it was saved.
+
+        Others that differ from those that it was saved under are in force as they are now.
+        """
+        self.change(state.get("changed_options", {}))  # which older checkpoints do not have
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
         self._generator.set_state(state["generator"].cpu())

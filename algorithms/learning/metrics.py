@@ -15,13 +15,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from algorithms.learning.advantages import masked_mean
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
-from algorithms.learning.minibatches import Minibatch
-from algorithms.learning.objective import Objective
-from algorithms.learning.protocols import Distribution
-from algorithms.specs import ActionSpec
+from appo.algorithms.learning.advantages import masked_mean
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.minibatches import Minibatch
+from appo.algorithms.learning.objective import Objective
+from appo.algorithms.learning.protocols import Distribution
+from appo.algorithms.specs import ActionSpec
 
 
 class ContinuousColumns:

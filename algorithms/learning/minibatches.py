@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
-from algorithms.learning.shapes import require_shape
-from algorithms.learning.structure import trajectory_structure
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.masks import trajectory_structure
+from appo.algorithms.learning.shapes import require_shape
 
 
 class Estimates(NamedTuple):
@@ -32,7 +32,7 @@ class Minibatch(NamedTuple):
     """
 
     observations: dict[str, Tensor]  # [R or R+1, M, ...]
-    fresh: Tensor  # [R or R+1, M]
+    is_first: Tensor  # [R or R+1, M]
     state: Tensor  # [M, H] recurrent state before row 0
     columns: Tensor  # [M] int64, where they stand among all columns that `split` has cut
     actions: Tensor  # [R, M, W]
@@ -63,8 +63,8 @@ def check_batch(batch: Batch) -> None:
     Raises:
         ValueError: names the array, its shape and the expected one.
     """
-    rows, columns = batch.fresh.shape
-    for name in ("final", "active", "own"):
+    rows, columns = batch.is_first.shape
+    for name in ("is_last", "active", "own"):
         require_shape(name, getattr(batch, name), (rows, columns))
     for name, leaf in batch.observations.items():
         require_shape(f"observation {name!r}", leaf, (rows, columns))
@@ -78,13 +78,13 @@ def check_batch(batch: Batch) -> None:
 
 def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Minibatch:
     """All trajectories of an iteration, masked and scaled, with one observation more than rows."""
-    structure = trajectory_structure(
-        batch.fresh, batch.final, batch.active, batch.own, batch.terminated, gamma=config.gamma
+    masks = trajectory_structure(
+        batch.is_first, batch.is_last, batch.active, batch.own, batch.terminated, gamma=config.gamma
     )
     is_young = batch.policy_version >= policy_version - config.max_policy_lag
     return Minibatch(
         observations=batch.observations,
-        fresh=structure.resets,
+        is_first=masks.resets,
         state=batch.recurrent_state[0],
         columns=torch.arange(batch.rewards.shape[1], device=batch.rewards.device),
         actions=batch.actions,
@@ -92,10 +92,10 @@ def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Mi
         behaviour_parameters=batch.behaviour_parameters,
         behaviour_value=batch.behaviour_value,
         rewards=(batch.rewards * config.reward_scale).clamp_(-config.reward_clip, config.reward_clip),
-        discounts=structure.discounts,
-        has_delta=structure.has_delta,
-        acted=structure.valid,
-        valid=structure.valid & is_young,
+        discounts=masks.discounts,
+        has_delta=masks.has_delta,
+        acted=masks.valid,
+        valid=masks.valid & is_young,
     )
 
 

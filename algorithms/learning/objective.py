@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.learning.advantages import masked_mean, mean_weights, normalized_advantages
-from algorithms.learning.auxiliary_loss import AuxiliaryInputs, AuxiliaryResult
-from algorithms.learning.config import LearningConfig
-from algorithms.learning.gae import gae
-from algorithms.learning.minibatches import Estimates, Minibatch
-from algorithms.learning.ppo_loss import exploration_loss, masked_log_ratio, policy_loss, value_loss
-from algorithms.learning.protocols import Model
-from algorithms.learning.vtrace import vtrace
+from appo.algorithms.learning.advantages import masked_mean, mean_weights, normalized_advantages
+from appo.algorithms.learning.auxiliary_loss import AuxiliaryInputs, AuxiliaryResult
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.gae import gae
+from appo.algorithms.learning.minibatches import Estimates, Minibatch
+from appo.algorithms.learning.ppo_loss import exploration_loss, masked_log_ratio, policy_loss, value_loss
+from appo.algorithms.learning.protocols import Model
+from appo.algorithms.learning.vtrace import vtrace
 
 
 class AuxiliaryTerm(NamedTuple):
@@ -59,7 +59,7 @@ def evaluate(
         with_kl: compute `kl` even when the loss does not need it.
     """
     rows = len(minibatch.actions)
-    output = model.unroll(minibatch.observations, minibatch.state, minibatch.fresh)
+    output = model.unroll(minibatch.observations, minibatch.state, minibatch.is_first)
     parameters, values = output.parameters[:rows], output.values[:rows]
     log_ratio = masked_log_ratio(
         model.distribution.log_prob(parameters, minibatch.actions), minibatch.behaviour_log_prob, minibatch.acted
@@ -101,7 +101,7 @@ def collected_returns(data: Minibatch) -> Tensor:
 @torch.no_grad()
 def estimate_ahead(model: Model, data: Minibatch, config: LearningConfig) -> Estimates:
     """GAE of a whole iteration under the weights it begins with, before any gradient step changes them."""
-    output = model.unroll(data.observations, data.state, data.fresh)
+    output = model.unroll(data.observations, data.state, data.is_first)
     return _gae_estimates(data, _denormalize(model, output.values), config)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from algorithms.learning.advantages import masked_mean
-from algorithms.learning.protocols import Distribution
-from algorithms.learning.shapes import require_same_shape
+from appo.algorithms.learning.advantages import masked_mean
+from appo.algorithms.learning.protocols import Distribution
+from appo.algorithms.learning.shapes import require_same_shape
 
 # e^20 is far outside any trust region; without the bound one impossible action makes a whole batch infinite.
 _LARGEST_LOG_RATIO = 20.0

@@ -64,8 +64,8 @@ class Model(Protocol):
     def returns_normalizer(self) -> ReturnsNormalizer | None:
         """None: values are in units of reward."""
 
-    def unroll(self, observations: dict[str, Tensor], state: Tensor, fresh: Tensor) -> UnrollOutput:
-        """Run [T', N, ...] observations from the state [N, H]; the state is zero before each `fresh` row."""
+    def unroll(self, observations: dict[str, Tensor], state: Tensor, is_first: Tensor) -> UnrollOutput:
+        """Run [T', N, ...] observations from the state [N, H]; the state is zero before each `is_first` row."""
 
     def update_observation_normalizer(self, observations: dict[str, Tensor], mask: Tensor) -> None:
         """Take in the observations [T', N, ...] whose mask [T', N] is set, if they are normalised at all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.config import LearningConfig
 
 # Outside half to twice the threshold the rate moves by half: fast enough to follow a drift, slow enough that one wrong
 # measurement does no harm. The bounds keep a run of them from ending training for good.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.learning.recursion import discounted_suffix_sums
-from algorithms.learning.shapes import require_same_shape, require_shape
+from appo.algorithms.learning.recursion import discounted_suffix_sums
+from appo.algorithms.learning.shapes import require_same_shape, require_shape
 
 
 class VtraceResult(NamedTuple):
@@ -53,8 +53,8 @@ def vtrace(
         rewards: [T, B] received after the action, scaled and clipped.
         values: [T, B] V(x_t) under the learner's weights, in units of reward.
         bootstrap_value: [B] V(x_T).
-        discounts: [T, B] as in `structure`.
-        has_delta: [T, B] h_t, as in `structure`.
+        discounts: [T, B] as in `masks`.
+        has_delta: [T, B] h_t, as in `masks`.
         rho_max: cap of rho; decides which policy's value is learned.
         c_max: cap of c; decides how far a surprise travels back, not where learning converges.
 

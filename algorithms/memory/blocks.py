@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.layout import OBSERVATION, SharedArrays
-from algorithms.specs import ELAPSED_STEPS
-from envs.api import StepArrays
-from utils.failpoints import failpoint
+from appo.algorithms.memory.layout import OBSERVATION, SharedArrays
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.api import StepArrays
+from appo.utils.failpoints import failpoint
 
 
 class BlockState(enum.IntEnum):
@@ -85,13 +85,11 @@ class Scratch(NamedTuple):
 class SplitBlocks:
     """The blocks of one split, as the actor that fills them sees them."""
 
-    def __init__(self, arrays: SharedArrays, actor: int, split: int, generation: int = 0) -> None:
+    def __init__(self, arrays: SharedArrays, actor: int, split: int) -> None:
         """Find the place after the last complete rollout; a rollout that a dead predecessor began is begun anew."""
         self._filling = arrays["filling_sequence"][actor, split]  # [K]
         self._ready = arrays["ready_sequence"][actor, split]
         self._taken = arrays["taken_sequence"][:, actor, split]  # [P, K]
-        self._generation = arrays["generation"][actor, split]
-        self._incarnation = generation
         self._filling[:] = self._ready
         self.sequence = int(self._ready.max())  # of the last rollout begun
         self.num_blocks = len(self._ready)
@@ -99,7 +97,7 @@ class SplitBlocks:
         self._views = {name: array[actor, split] for name, array in _block_views(arrays).items()}
         self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
-        self.final = self._views["final"]  # [K, T+1, E]
+        self.is_last = self._views["is_last"]  # [K, T+1, E]
         # [K, T+1, E, 1], written by EnvSplit; None without critic_sees_time.
         self.elapsed_steps = self._views.get(_ELAPSED_STEPS)
 
@@ -115,7 +113,6 @@ class SplitBlocks:
             return False
         assert self._filling[following] == self._ready[following], "block begun twice"
         self.sequence += 1
-        self._generation[following] = self._incarnation
         self._filling[following] = self.sequence
         failpoint("actor-block-begin")
         return True
@@ -154,8 +151,8 @@ class SplitBlocks:
                 for name, view in views.items()
                 if name.startswith(OBSERVATION) and name != _ELAPSED_STEPS
             },
-            fresh=views["fresh"][block, row],
-            final=views["final"][block, row],
+            is_first=views["is_first"][block, row],
+            is_last=views["is_last"][block, row],
             active=views["active"][block, row],
             rewards=views["rewards"][block, step],
             terminated=views["terminated"][block, step],
@@ -166,7 +163,7 @@ class SplitBlocks:
 
 
 def _block_views(arrays: SharedArrays) -> dict[str, NDArray[Any]]:
-    names = ("fresh", "final", "active", "policy_id", "rewards", "terminated", "truncated")
+    names = ("is_first", "is_last", "active", "policy_id", "rewards", "terminated", "truncated")
     observations = {OBSERVATION + name: array for name, array in arrays.observations().items()}
     return observations | {name: arrays[name] for name in names}
 

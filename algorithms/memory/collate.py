@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, block_states
-from algorithms.memory.layout import OBSERVATION, SharedArrays, block_arrays
+from appo.algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, block_states
+from appo.algorithms.memory.layout import OBSERVATION, SharedArrays, batch_arrays
 
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
 
@@ -30,7 +30,7 @@ def allocate_staging(shared: SharedArrays, trajectories: int, allocate: Allocate
     `allocate(shape, dtype)` decides in which memory (pinned, plain).
     """
     arrays = {}
-    for spec in block_arrays(shared.sizes):
+    for spec in batch_arrays(shared.sizes):
         rows, _, *rest = spec.stored_shape[3:]
         arrays[spec.name] = spec.as_declared(allocate((rows, trajectories, *rest), spec.dtype))
     return Staging(arrays)
@@ -46,7 +46,7 @@ class BatchAssembler:
         """May be changed between two batches."""
         self._shared = shared
         self._released: list[int] = []
-        self._sources = {spec.name: shared[spec.name] for spec in block_arrays(shared.sizes)}
+        self._sources = {spec.name: shared[spec.name] for spec in batch_arrays(shared.sizes)}
         self._policy = policy
         self._all_columns = np.arange(shared.sizes.rows)
         self._one_policy = shared.sizes.policies == 1
@@ -110,7 +110,8 @@ class BatchAssembler:
         if not self._held:
             return False
         # Actors that were given up fill nothing any more.
-        served = block_states(self._shared)[self._shared["quarantined"] == 0]
+        quarantined = self._shared["quarantined"][: self._shared.sizes.actors]
+        served = block_states(self._shared)[quarantined == 0]
         return bool((served >= BlockState.READY).all())
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from algorithms.memory.layout import NUM_TALLIES, NUM_TIMERS, SharedArrays
+from appo.algorithms.memory.layout import NUM_EVENT_COUNTERS, NUM_TIMERS, SharedArrays
 
 
 class Phase(enum.IntEnum):
@@ -40,7 +40,7 @@ class Timer(enum.IntEnum):
     LEARNER_SAVE = 13
 
 
-class Tally(enum.IntEnum):
+class EventCounter(enum.IntEnum):
     """What a worker counts."""
 
     ACTOR_STEPS_OF_SPLITS = 0
@@ -57,7 +57,7 @@ class Tally(enum.IntEnum):
     LEARNER_ROLLBACKS = 11
 
 
-assert len(Timer) <= NUM_TIMERS and len(Tally) <= NUM_TALLIES
+assert len(Timer) <= NUM_TIMERS and len(EventCounter) <= NUM_EVENT_COUNTERS
 
 
 class WorkerCounters:
@@ -71,7 +71,7 @@ class WorkerCounters:
         self.commands_sent = arrays["commands_sent"][process : process + 1]
         self.reports_sent = arrays["reports_sent"][process : process + 1]
         self._timers = arrays["timers"][process]
-        self._tallies = arrays["tallies"][process]
+        self._event_counts = arrays["event_counts"][process]
         self._since = time.perf_counter()
 
     def beat(self) -> None:
@@ -114,6 +114,6 @@ class WorkerCounters:
         self._timers[timer] += now - self._since
         self._since = now
 
-    def count(self, tally: Tally, number: int = 1) -> None:
+    def count(self, event: EventCounter, number: int = 1) -> None:
         """Count events."""
-        self._tallies[tally] += number
+        self._event_counts[event] += number

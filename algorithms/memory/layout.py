@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.segment import Segment, aligned
-from algorithms.specs import ActionSpec, TensorSpec
+from appo.algorithms.memory.segment import Segment, aligned
+from appo.algorithms.specs import ActionSpec, TensorSpec
 
 OBSERVATION = "obs/"  # prefix of the arrays that hold observations
 NUM_TIMERS = 16
-NUM_TALLIES = 24
+NUM_EVENT_COUNTERS = 24
 
 
 class Sizes(NamedTuple):
@@ -60,7 +60,7 @@ class ArraySpec(NamedTuple):
     meaning: str
     channels_last: bool = False
     """The last three axes, channels, height and width, lie in memory as height, width, channels: convolutions are
-    several times faster in that order, and rearranging a picture costs more than one of its convolutions."""
+    several times faster in that order, and rearranging an image costs more than one of its convolutions."""
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -99,17 +99,22 @@ def block_arrays(sizes: Sizes) -> list[ArraySpec]:
     ]
     return [
         *observations,
-        ArraySpec("fresh", row, "u1", "actor", "policy, learner", "1: first observation of an episode"),
-        ArraySpec("final", row, "u1", "actor", "learner", "1: observation after a truncation, its action is ignored"),
+        ArraySpec("is_first", row, "u1", "actor", "policy, learner", "1: first observation of an episode"),
+        ArraySpec("is_last", row, "u1", "actor", "learner", "1: observation after a truncation, its action is ignored"),
         ArraySpec("active", row, "u1", "actor", "learner", "0: the agent does not act on this row"),
         ArraySpec("policy_id", row, "i4", "actor", "policy, learner", "who plays the row"),
         ArraySpec("rewards", step, "f4", "actor", "learner", "raw reward after the action"),
         ArraySpec("terminated", step, "u1", "actor", "learner", "1: the task ended the episode after this action"),
-        ArraySpec("truncated", step, "u1", "actor", "learner", "1: a limit cut the episode after this action"),
+        ArraySpec("truncated", step, "u1", "actor", "actor", "1: a limit cut the episode after this action"),
         ArraySpec("answers", (*step, sizes.answer_width), "f4", "policy", "actor, learner", "see AnswerColumns"),
         ArraySpec("policy_version", step, "i8", "policy", "learner", "optimizer steps behind the weights that acted"),
         ArraySpec("recurrent_state", states, "f4", "policy", "learner", "state before rows 0, recurrence, ..."),
     ]
+
+
+def batch_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """The part of the rollouts that a learner reads."""
+    return [spec for spec in block_arrays(sizes) if "learner" in spec.reader]
 
 
 def header_arrays(sizes: Sizes) -> list[ArraySpec]:
@@ -121,7 +126,6 @@ def header_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("ready_sequence", block, "i8", "actor", "all others", "rollout that the block holds completely"),
         ArraySpec("taking_sequence", of_policy, "i8", "learner", "driver", "rollout whose columns are being taken"),
         ArraySpec("taken_sequence", of_policy, "i8", "learner", "all others", "rollout that is no longer needed"),
-        ArraySpec("generation", block, "i4", "actor", "driver", "incarnation of the actor that began the rollout"),
     ]
 
 
@@ -155,10 +159,10 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("worker_in_queue", (*process, 2), "u1", "each", "driver", "1: inside its report, its command queue"),
         ArraySpec("driver_in_queue", (*process, 2), "u1", "driver", "each", "1: the driver is inside that queue"),
         ArraySpec("restarts", process, "i8", "driver", "driver", "how often the worker was replaced"),
-        ArraySpec("quarantined", (sizes.actors,), "u1", "driver", "learner", "1: the actor is not replaced any more"),
+        ArraySpec("quarantined", process, "u1", "driver", "learner", "1: the worker is not replaced any more"),
         ArraySpec("policy_begun", (sizes.policies,), "u1", "driver", "learner", "1: the driver knows where it began"),
         ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "all others", "seconds per stage"),
-        ArraySpec("tallies", (sizes.processes, NUM_TALLIES), "i8", "each", "driver", "events per kind"),
+        ArraySpec("event_counts", (sizes.processes, NUM_EVENT_COUNTERS), "i8", "each", "driver", "events per kind"),
     ]
 
 

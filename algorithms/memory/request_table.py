@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.layout import SharedArrays
-from utils.failpoints import failpoint
+from appo.algorithms.memory.layout import SharedArrays
+from appo.utils.failpoints import failpoint
 
 
 class Slabs(NamedTuple):

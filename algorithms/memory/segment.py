@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from utils.files import anonymous_file
+from appo.utils.files import anonymous_file
 
 ALIGNMENT = 64  # a cache line: two arrays never share one
 

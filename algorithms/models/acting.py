@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.api import StepOutput
-from algorithms.models.packing import Call, Packable
+from appo.algorithms.models.api import StepOutput
+from appo.algorithms.models.packing import Call, Packable
 
 if TYPE_CHECKING:
-    from algorithms.models.actor_critic import ActorCritic, Trunk
+    from appo.algorithms.models.actor_critic import ActorCritic, Trunk
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from algorithms.specs import ActionSpec
+from appo.algorithms.specs import ActionSpec
 
 FORBIDDEN = -1e4  # far below any logit a network produces, and float32 still tells 1e-3 apart there
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.precision import is_cpu_from_amd
+from appo.algorithms.models.precision import is_cpu_from_amd
 
 # From how many numbers on it is worth it: below, the calls take longer than the numbers.
 _WORTH_IT = {torch.float32: 32_768, torch.bfloat16: 16_384}

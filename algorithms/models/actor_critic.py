@@ -16,20 +16,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.acting import ActingStep
-from algorithms.models.action_distributions import ActionDistribution
-from algorithms.models.api import StepOutput, UnrollOutput
-from algorithms.models.config import ModelConfig
-from algorithms.models.cores import RecurrentCore, build_core
-from algorithms.models.heads import JoinedHeads, PolicyHead, ValueHead
-from algorithms.models.layers import refresh_spectral_norms
-from algorithms.models.normalization import ReturnsNormalizer
-from algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
-from algorithms.models.packing import input_weights
-from algorithms.models.precision import compute_dtype
-from algorithms.specs import action_spec, observed
-from envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.models.acting import ActingStep
+from appo.algorithms.models.action_distributions import ActionDistribution
+from appo.algorithms.models.api import StepOutput, UnrollOutput
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.cores import RecurrentCore, build_core
+from appo.algorithms.models.heads import JoinedHeads, PolicyHead, ValueHead
+from appo.algorithms.models.layers import refresh_spectral_norms
+from appo.algorithms.models.normalization import ReturnsNormalizer
+from appo.algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
+from appo.algorithms.models.packing import input_weights
+from appo.algorithms.models.precision import compute_dtype
+from appo.algorithms.specs import action_spec, observed
+from appo.envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 
 
 def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device | str = "cpu") -> ActorCritic:
@@ -104,21 +104,21 @@ class ActorCritic(nn.Module):
         """
         return ActingStep(self)(observations, state)
 
-    def unroll(self, observations: Mapping[str, Tensor], state: Tensor, fresh: Tensor) -> UnrollOutput:
+    def unroll(self, observations: Mapping[str, Tensor], state: Tensor, is_first: Tensor) -> UnrollOutput:
         """Decide every step of trajectories at once.
 
         Args:
             observations: name -> [T, N, ...], T at least 1.
             state: [N, H] before the first observation.
-            fresh: [T, N] not 0 where the observation is the first of an episode: the state is zero there.
+            is_first: [T, N] not 0 where the observation is the first of an episode: the state is zero there.
 
         Raises:
             ValueError: the shapes do not agree.
         """
-        _require_trajectories(observations, state, fresh)
+        _require_trajectories(observations, state, is_first)
         prepared = self.preprocessor({name: value.flatten(0, 1) for name, value in observations.items()})
         with self.autocast(state.device):
-            features = [trunk.unroll(prepared, part, fresh) for trunk, part in self._with_states(state)]
+            features = [trunk.unroll(prepared, part, is_first) for trunk, part in self._with_states(state)]
         mask = self.mask_of(observations)
         if len(features) == 1:
             return UnrollOutput(*self.joined_heads()(features[0], mask))
@@ -179,10 +179,10 @@ class Trunk(nn.Module):
         self.output_size = self.core.output_size
         self.state_size = self.core.state_size
 
-    def unroll(self, prepared: list[Tensor], state: Tensor, fresh: Tensor) -> Tensor:
+    def unroll(self, prepared: list[Tensor], state: Tensor, is_first: Tensor) -> Tensor:
         """[T * N, ...] per leaf, this trunk's first, [N, H] and [T, N] -> features [T, N, F]."""
         features = self.encoder(prepared[: len(self.encoder.encoders)])
-        return self.core.unroll(features.unflatten(0, fresh.shape), state, fresh).float()
+        return self.core.unroll(features.unflatten(0, is_first.shape), state, is_first).float()
 
 
 def build_trunks(config: ModelConfig, spec: EnvSpec) -> list[Trunk]:
@@ -208,11 +208,11 @@ def _has_action_mask(leaves: tuple[ObservationLeaf, ...], width: int) -> bool:
     return bool(masks)
 
 
-def _require_trajectories(observations: Mapping[str, Tensor], state: Tensor, fresh: Tensor) -> None:
-    if fresh.dim() != 2 or not len(fresh):
-        raise ValueError(f"fresh is {tuple(fresh.shape)}; expected [T, N] with at least one step")
-    if state.shape[0] != fresh.shape[1]:
-        raise ValueError(f"state is {tuple(state.shape)}; one row for each of the {fresh.shape[1]} trajectories")
+def _require_trajectories(observations: Mapping[str, Tensor], state: Tensor, is_first: Tensor) -> None:
+    if is_first.dim() != 2 or not len(is_first):
+        raise ValueError(f"is_first is {tuple(is_first.shape)}; expected [T, N] with at least one step")
+    if state.shape[0] != is_first.shape[1]:
+        raise ValueError(f"state is {tuple(state.shape)}; one row for each of the {is_first.shape[1]} trajectories")
     for name, value in observations.items():
-        if value.shape[:2] != fresh.shape:
-            raise ValueError(f"observation {name!r} is {tuple(value.shape)}; it starts with {tuple(fresh.shape)}")
+        if value.shape[:2] != is_first.shape:
+            raise ValueError(f"observation {name!r} is {tuple(value.shape)}; it starts with {tuple(is_first.shape)}")

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from algorithms.models.config import ModelConfig
-from envs.api import ObservationLeaf
+from appo.algorithms.models.config import ModelConfig
+from appo.envs.api import ObservationLeaf
 
 
 class StepOutput(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.options import ConfigError, option
+from appo.utils.options import ConfigError, option
 
 # Beyond these nothing is learned that less would not learn, and a network takes minutes to build.
 MAX_LAYERS, MAX_WIDTH = 32, 32_768

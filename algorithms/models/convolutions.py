@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.packing import PackedKernel, numbers_of
+from appo.algorithms.models.packing import PackedKernel, numbers_of
 
 
 class Conv2d(nn.Conv2d):
@@ -56,7 +56,7 @@ class PixelConv(Conv2d):
 class PixelConvolution(torch.autograd.Function):
     """A convolution that keeps the bytes of its input for the backward pass, not the numbers made of them.
 
-    Making them again takes 7 of 200 ms for 1024 pictures; keeping them was the largest piece of memory of a step.
+    Making them again takes 7 of 200 ms for 1024 images; keeping them was the largest piece of memory of a step.
     """
 
     @staticmethod

@@ -14,11 +14,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.activations import tanh
-from algorithms.models.config import ModelConfig
-from algorithms.models.layers import initialize
-from algorithms.models.packing import PackedMatrix
-from algorithms.models.sequences import GruSequence, LstmSequence
+from appo.algorithms.models.activations import tanh
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.layers import initialize
+from appo.algorithms.models.packing import PackedMatrix
+from appo.algorithms.models.sequences import GruSequence, LstmSequence
 
 
 class FeedForwardCore(nn.Module):
@@ -33,7 +33,7 @@ class FeedForwardCore(nn.Module):
         """[N, F], [N, 0] -> the same."""
         return x, state
 
-    def unroll(self, x: Tensor, state: Tensor, fresh: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
         """[T, N, F], [N, 0], [T, N] -> [T, N, F]."""
         return x
 
@@ -163,18 +163,18 @@ class RecurrentCore(nn.Module):
             states.append(after)
         return x, states[0] if len(states) == 1 else torch.cat(states, 1)
 
-    def unroll(self, x: Tensor, state: Tensor, fresh: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
         """Trajectories, with the same result as `step` after `step`.
 
         Args:
             x: [T, N, F].
             state: [N, H] before the first step.
-            fresh: [T, N] not 0 where an episode begins: the state is zero there.
+            is_first: [T, N] not 0 where an episode begins: the state is zero there.
 
         Returns:
             [T, N, output_size].
         """
-        keep = (fresh == 0).to(state.dtype).unsqueeze(-1)
+        keep = (is_first == 0).to(state.dtype).unsqueeze(-1)
         for layer, layer_state in self._with_states(state):
             x = layer.unroll(x, layer_state, keep)
         return x

@@ -10,12 +10,12 @@ import pkgutil
 import sys
 import types
 
-from algorithms.models import encoders
-from algorithms.models.api import Encoder
-from algorithms.models.config import ModelConfig
-from algorithms.specs import ELAPSED_STEPS
-from envs.api import ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.models import encoders
+from appo.algorithms.models.api import Encoder
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.api import ObservationLeaf
+from appo.utils.options import ConfigError
 
 AUTO = "auto"
 _MEDIUM_IMAGE = 36  # pixels of the shorter side

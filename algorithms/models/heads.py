@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.action_distributions import FORBIDDEN
-from algorithms.models.config import ModelConfig
-from algorithms.models.layers import head
-from algorithms.specs import ActionSpec
+from appo.algorithms.models.action_distributions import FORBIDDEN
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.layers import head
+from appo.algorithms.specs import ActionSpec
 
 LOG_STD_RANGE = (-5.0, 2.0)  # deviations from 0.007 to 7.4, where the action's range is [-1, 1]
 _MIDDLE = 0.5 * (LOG_STD_RANGE[0] + LOG_STD_RANGE[1])

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.models.acting import ActingStep
-from algorithms.models.actor_critic import ActorCritic
-from algorithms.models.packing import Packable, can_pack, input_weights
-from algorithms.models.parameters import flatten
-from algorithms.specs import ELAPSED_STEPS
+from appo.algorithms.models.acting import ActingStep
+from appo.algorithms.models.actor_critic import ActorCritic
+from appo.algorithms.models.packing import Packable, can_pack, input_weights
+from appo.algorithms.models.parameters import flatten
+from appo.algorithms.specs import ELAPSED_STEPS
 
 _WORTH_CONVERTING = 16_384  # numbers in a weight
 
@@ -28,7 +28,7 @@ class InferenceResult(NamedTuple):
     log_prob: Tensor  # [N] of the joint action
     parameters: Tensor  # [N, P]
     values: Tensor  # [N] in units of reward
-    state_before: Tensor  # [N, H] that the decision started from: zero where fresh
+    state_before: Tensor  # [N, H] that the decision started from: zero where `is_first`
 
 
 class PolicyInference:
@@ -58,7 +58,7 @@ class PolicyInference:
 
     @torch.inference_mode()
     def act(
-        self, rows: Tensor, observations: Mapping[str, Tensor], fresh: Tensor, deterministic: bool = False
+        self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, deterministic: bool = False
     ) -> InferenceResult:
         """Decide for some rows, and remember their state after it.
 
@@ -66,15 +66,15 @@ class PolicyInference:
             rows: [N] int64, no row twice.
             observations: name -> [N, ...] on the CPU, in the environment's dtypes. Without `ELAPSED_STEPS`, as in
                 evaluation, values are those of an episode's first step.
-            fresh: [N] uint8, 1: the observation is the first of an episode.
+            is_first: [N] uint8, 1: the observation is the first of an episode.
             deterministic: Take the most likely action instead of sampling.
         """
         if self._needs_elapsed_steps and ELAPSED_STEPS.name not in observations:
             observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
         if not self._is_on_cpu:
-            rows, fresh = rows.to(self.device), fresh.to(self.device)
+            rows, is_first = rows.to(self.device), is_first.to(self.device)
             observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
-        before = self._recall(rows, fresh)
+        before = self._replay(rows, is_first)
         parameters, values, after = self._step(observations, before)
         if self.model.state_size:
             self._state.index_copy_(0, rows, after)
@@ -114,11 +114,11 @@ class PolicyInference:
             weight.copy_(source)
         self._step = ActingStep(self.model)
 
-    def _recall(self, rows: Tensor, fresh: Tensor) -> Tensor:
-        """[N, H], zero where fresh."""
+    def _replay(self, rows: Tensor, is_first: Tensor) -> Tensor:
+        """[N, H], zero where `is_first`."""
         if not self.model.state_size:
             return self._state.new_empty(len(rows), 0)
-        return self._state.index_select(0, rows) * (fresh == 0).unsqueeze(1)
+        return self._state.index_select(0, rows) * (is_first == 0).unsqueeze(1)
 
     def _on_cpu(self, result: InferenceResult) -> InferenceResult:
         if self._is_on_cpu:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from algorithms.models.acting import calls_of
-from algorithms.models.activations import Elu, Tanh
-from algorithms.models.config import ModelConfig
-from algorithms.models.convolutions import Conv2d, PixelConv
-from algorithms.models.packing import Call, InputLinear, Linear
-from envs.api import ObservationLeaf
+from appo.algorithms.models.acting import calls_of
+from appo.algorithms.models.activations import Elu, Tanh
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.convolutions import Conv2d, PixelConv
+from appo.algorithms.models.packing import Call, InputLinear, Linear
+from appo.envs.api import ObservationLeaf
 
 # As fast as more at once, and what lives only during the backward pass is a fraction; in bf16 twice as many fit in it.
 # Of small images more, for each call has a cost of its own: 256 of 16x16, forth and back, take 3.0 ms, 64 each 4.6.

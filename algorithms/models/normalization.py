@@ -20,8 +20,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.acting import through
-from algorithms.models.packing import Call
+from appo.algorithms.models.acting import through
+from appo.algorithms.models.packing import Call
 
 _SMALLEST_SPREAD = 1e-3  # of returns, beside their mean
 CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known

@@ -12,21 +12,21 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.acting import calls_of, through
-from algorithms.models.config import ModelConfig
-from algorithms.models.encoder_registry import (
+from appo.algorithms.models.acting import calls_of, through
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.encoder_registry import (
     choose_encoder,
     find_encoder,
     output_size_of,
     require_used,
     scales_pixels,
 )
-from algorithms.models.layers import fully_connected
-from algorithms.models.normalization import ObservationNormalizer
-from algorithms.models.packing import Call
-from algorithms.specs import ELAPSED_STEPS
-from envs.api import ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.models.layers import fully_connected
+from appo.algorithms.models.normalization import ObservationNormalizer
+from appo.algorithms.models.packing import Call
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.api import ObservationLeaf
+from appo.utils.options import ConfigError
 
 _ONE_HOT_LIMIT = 4096  # numbers; beyond, each category gets a short learned vector instead of a place of its own
 _EMBEDDING_SIZE = 16

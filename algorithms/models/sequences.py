@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from algorithms.models.activations import tanh_
+from appo.algorithms.models.activations import tanh_
 
 
 class GruSequence(torch.autograd.Function):

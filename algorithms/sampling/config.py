@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from utils.options import ConfigError, option
+from appo.utils.options import ConfigError, option
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.memory.blocks import Scratch, SplitBlocks
-from algorithms.memory.request_table import SplitRequests
-from algorithms.messages import EpisodeFinished
-from algorithms.sampling.episode_stats import EpisodeStats
-from algorithms.sampling.policy_assignment import PolicyAssignment
-from envs.api import BatchEnv, Decorrelating, Decorrelation, StepArrays
+from appo.algorithms.memory.blocks import Scratch, SplitBlocks
+from appo.algorithms.memory.request_table import SplitRequests
+from appo.algorithms.messages import EpisodeFinished
+from appo.algorithms.sampling.episode_stats import EpisodeStats
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.envs.api import BatchEnv, Decorrelating, Decorrelation, StepArrays
 
 
 class EnvSplit:
@@ -80,7 +80,7 @@ class EnvSplit:
         self._block = self._blocks.block
         self._row = 0
         first_row = self._blocks.reset_arrays(self._scratch)
-        elapsed = np.zeros(len(first_row.fresh), np.int64)
+        elapsed = np.zeros(len(first_row.is_first), np.int64)
         if decorrelation is not None and isinstance(self.env, Decorrelating):
             elapsed = self.env.decorrelate(decorrelation, first_row)
             self._stats.begin_in_the_middle()
@@ -111,15 +111,15 @@ class EnvSplit:
         if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
             self._lose_step(step)
         self._count(policies[row])
-        self.assignment.carry(policies[row], policies[row + 1], step.fresh)
+        self.assignment.carry(policies[row], policies[row + 1], step.is_first)
         if self._elapsed_steps is not None:
             np.add(self._elapsed_steps[block, row], 1.0, out=self._elapsed_steps[block, row + 1])
-            self._elapsed_steps[block, row + 1, step.fresh == 1] = 0.0
+            self._elapsed_steps[block, row + 1, step.is_first == 1] = 0.0
             # The critic is never trained at the time of a time limit, only asked for the value to bootstrap from. Where
             # all episodes end at that time, V(t) + c / gamma^t satisfies the Bellman equation for every c. At half of
             # the time it is trained.
-            if 1 in step.final.tobytes():
-                self._elapsed_steps[block, row + 1, step.final == 1] *= 0.5
+            if 1 in step.is_last.tobytes():
+                self._elapsed_steps[block, row + 1, step.is_last == 1] *= 0.5
         self._row = row + 1
         if self._row == self._blocks.rollout:
             self._blocks.complete()
@@ -149,7 +149,7 @@ class EnvSplit:
 
     def _lose_step(self, step: StepArrays) -> None:
         crashed = np.flatnonzero(step.crashed)
-        self._blocks.final[self._block, self._row, crashed] = 1
+        self._blocks.is_last[self._block, self._row, crashed] = 1
         self._stats.forget(crashed)
 
     def _count(self, policy_id: NDArray[np.int32]) -> None:

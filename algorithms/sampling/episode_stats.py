@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.messages import EpisodeFinished
-from envs.api import StepArrays
+from appo.algorithms.messages import EpisodeFinished
+from appo.envs.api import StepArrays
 
 
 class EpisodeStats:

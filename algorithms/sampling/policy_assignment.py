@@ -32,11 +32,11 @@ class PolicyAssignment:
     def random_state(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state
 
-    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], fresh: NDArray[np.uint8]) -> None:
+    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> None:
         """The next row [E]: the same policies, but a new draw where an episode begins."""
         if self.num_policies == 1:
             return  # rows are zero from the start
         after[:] = before
-        starts = np.flatnonzero(fresh)
+        starts = np.flatnonzero(is_first)
         if len(starts):
             after[starts] = self._rng.integers(self.num_policies, size=len(starts))

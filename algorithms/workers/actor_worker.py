@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.memory.blocks import SplitBlocks
-from algorithms.memory.counters import Phase, Tally, Timer, WorkerCounters
-from algorithms.memory.request_table import SplitRequests
-from algorithms.messages import EpisodeFinished, EpisodesFinished
-from algorithms.sampling.config import SamplingConfig
-from algorithms.sampling.env_split import EnvSplit
-from algorithms.sampling.policy_assignment import PolicyAssignment
-from algorithms.workers.jobs import ActorJob
-from algorithms.workers.placement import Retreat
-from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
-from envs.faults import FaultKeeper
-from envs.registry import make_batch_env
-from utils.processes import limit_native_threads
+from appo.algorithms.memory.blocks import SplitBlocks
+from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
+from appo.algorithms.memory.request_table import SplitRequests
+from appo.algorithms.messages import EpisodeFinished, EpisodesFinished
+from appo.algorithms.sampling.config import SamplingConfig
+from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.workers.core_sharing import CoreSharing
+from appo.algorithms.workers.jobs import ActorJob
+from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
+from appo.envs.faults import FaultPolicy
+from appo.envs.registry import make_batch_env
+from appo.utils.processes import limit_native_threads
 
 # Episodes are reported in batches: a message costs more than an environment step of a small task.
 REPORT_EVERY_S = 0.25
@@ -55,13 +55,13 @@ class ActorWorker(Worker):
         self._next_report = self._next_progress = 0.0
         job = self.job
         self.counters.enter(Phase.RESET)
-        faults = fault_keeper(job.sampling, self.counters)
+        faults = fault_policy(job.sampling, self.counters)
         for index in range(job.sampling.worker_num_splits):
             self.splits.append(build_split(self.arrays, job, index, self.start.generation, faults))
         if job.sampling.force_envs_single_thread:
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
-        self._retreat = Retreat(self.arrays, self.start.placement)
+        self._core_sharing = CoreSharing(self.arrays, self.start.placement)
         self._ring(self.bells.policy_workers)
 
     def step(self) -> None:
@@ -97,12 +97,12 @@ class ActorWorker(Worker):
         self.counters.lap(Timer.ACTOR_BOOKKEEPING)
         completed = split.completed
         self._episodes += split.advance()
-        self.counters.count(Tally.ACTOR_STEPS_OF_SPLITS)
+        self.counters.count(EventCounter.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
             self._ring(self.bells.policy_workers)
         if split.completed > completed:
-            self.counters.count(Tally.ACTOR_ROLLOUTS)
+            self.counters.count(EventCounter.ACTOR_ROLLOUTS)
             self._ring(self.bells.learners)
 
     def _continue(self, split: EnvSplit) -> bool:
@@ -129,7 +129,7 @@ class ActorWorker(Worker):
         if time.monotonic() < self._next_progress:
             return
         self._next_progress = time.monotonic() + PROGRESS_EVERY_S
-        self._retreat.follow()
+        self._core_sharing.follow()
         for split in self.splits:
             tell_progress(split.env, int(self.arrays["run_env_frames"][0]))
 
@@ -161,18 +161,18 @@ def close_splits(splits: list[EnvSplit]) -> None:
             log.warning("%s", error)
 
 
-def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKeeper:
+def fault_policy(sampling: SamplingConfig, counters: WorkerCounters) -> FaultPolicy:
     """What one actor does about environments that fail; counted, and with as much time as a reset may take."""
 
     def count(is_bad_data: bool) -> None:
-        counters.count(Tally.ENV_BAD_DATA if is_bad_data else Tally.ENV_CRASHES)
+        counters.count(EventCounter.ENV_BAD_DATA if is_bad_data else EventCounter.ENV_CRASHES)
         counters.beat()
 
     def beat() -> bool:
         counters.beat()
         return not counters.stop_requested
 
-    return FaultKeeper(
+    return FaultPolicy(
         sampling.max_env_rebuilds,
         drops_bad_data=sampling.on_bad_env_data == "drop",
         count=count,
@@ -181,7 +181,7 @@ def fault_keeper(sampling: SamplingConfig, counters: WorkerCounters) -> FaultKee
     )
 
 
-def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults: FaultKeeper | None = None) -> EnvSplit:
+def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults: FaultPolicy | None = None) -> EnvSplit:
     """The environments of one split, over the blocks that are theirs. Without `faults`, every failure is raised."""
     sampling = job.sampling
     per_split = sampling.num_envs_per_worker // sampling.worker_num_splits
@@ -197,7 +197,7 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,
-        SplitBlocks(arrays, job.index, split, generation),
+        SplitBlocks(arrays, job.index, split),
         SplitRequests(arrays, job.index, split),
         PolicyAssignment(arrays.sizes.policies, seed),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import faster_fifo
 from numpy.typing import NDArray
 
-from algorithms.messages import EXPENDABLE
-from utils.failpoints import failpoint
+from appo.algorithms.messages import EXPENDABLE
+from appo.utils.failpoints import failpoint
 
 # Room for seconds of episodes and for a run's statistics; what is larger passes piece by piece. A queue's memory is
 # taken when it is made: with 64 actors, 3 MB each were 192 MB.

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from algorithms import run_state
-from algorithms.checkpoints import REMEDY, Checkpoint, CheckpointError, load_newest_valid
+from appo.algorithms import run_state
+from appo.algorithms.checkpoints import REMEDY, Checkpoint, CheckpointError, load_newest_valid
 
 # What a training checkpoint holds besides the run state.
 _PARTS = {"model": dict, "learner": dict}

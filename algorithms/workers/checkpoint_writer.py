@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithms import checkpoints
-from algorithms.checkpoints import CheckpointError, Encoded
-from algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
+from appo.algorithms import checkpoints
+from appo.algorithms.checkpoints import CheckpointError, Encoded
+from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
 
 # Each is as large as the model with its optimizer; a disk so slow that more would wait gets no more to do.
 MOST_WAITING = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.options import ConfigError, option
+from appo.utils.options import ConfigError, option
 
 
 @dataclass(frozen=True)

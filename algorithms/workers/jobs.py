@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from algorithms.learning.config import LearningConfig
-from algorithms.models.config import ModelConfig
-from algorithms.sampling.config import SamplingConfig
-from envs.api import EnvSpec
-from envs.registry import ResolvedEnv
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.sampling.config import SamplingConfig
+from appo.algorithms.workers.config import WorkersConfig
+from appo.algorithms.workers.seeds import SeedKey, Seeds
+from appo.envs.api import EnvSpec
+from appo.envs.registry import ResolvedEnv
+
+
+class RunPlan(NamedTuple):
+    """What all jobs of a run are made of."""
+
+    spec: EnvSpec
+    env: ResolvedEnv
+    family_options: Any
+    sampling: SamplingConfig
+    model: ModelConfig
+    learning: LearningConfig
+    auxiliary_options: Any
+    workers: WorkersConfig
+    device: str  # "cpu" or "cuda:N"
+    seeds: Seeds
+    checkpoint_dirs: list[Path]  # per policy
+    load_kind: str
+    keep_checkpoints: int
+    best_metric: str  # by which a best checkpoint is picked
+    sampler_only: bool
+    hold_blocks: bool  # actors wait for the weights that their last rollout led to
+    just_in_time: bool  # actors begin the next batch as late as keeps the learner busy
+    typed: frozenset[str] = frozenset()  # options that the command line of this start sets
 
 
 @dataclass
@@ -26,6 +51,20 @@ class ActorJob:
     assignment_seed: int
     spec: EnvSpec  # of every environment, as it was found before the start
 
+    @classmethod
+    def of(cls, plan: RunPlan, index: int) -> ActorJob:
+        """The work of one actor."""
+        return cls(
+            index=index,
+            num_actors=plan.sampling.num_workers,
+            env=plan.env,
+            family_options=plan.family_options,
+            sampling=plan.sampling,
+            env_seed=plan.seeds.of(SeedKey.ENVIRONMENTS),
+            assignment_seed=plan.seeds.of(SeedKey.ASSIGNMENT),
+            spec=plan.spec,
+        )
+
 
 @dataclass
 class PolicyJob:
@@ -38,6 +77,12 @@ class PolicyJob:
     model: ModelConfig
     device: str
     seed: int
+
+    @classmethod
+    def of(cls, plan: RunPlan, policy: int, index: int, seed: int) -> PolicyJob:
+        """The work of one policy worker."""
+        num_workers = plan.workers.policy_workers_per_policy
+        return cls(policy, index, num_workers, plan.spec, plan.model, plan.device, seed)
 
 
 @dataclass
@@ -60,11 +105,35 @@ class LearnerJob:
     snapshot_every_sec: float = 10.0
     max_bad_steps: int = 20
     best_metric: str = "reward"  # by which a best checkpoint is picked
+    typed: frozenset[str] = frozenset()  # options that the command line of this start sets
+
+    @classmethod
+    def of(cls, plan: RunPlan, policy: int, seed: int) -> LearnerJob:
+        """The work of one learner."""
+        return cls(
+            policy=policy,
+            spec=plan.spec,
+            model=plan.model,
+            learning=plan.learning,
+            device=plan.device,
+            seed=seed,
+            checkpoint_dir=plan.checkpoint_dirs[policy],
+            load_kind=plan.load_kind,
+            keep_checkpoints=plan.keep_checkpoints,
+            auxiliary_options=plan.auxiliary_options,
+            hold_blocks=plan.hold_blocks,
+            just_in_time=plan.just_in_time,
+            sampler_only=plan.sampler_only,
+            snapshot_every_sec=plan.workers.snapshot_every_sec,
+            max_bad_steps=plan.learning.max_bad_steps,
+            best_metric=plan.best_metric,
+            typed=plan.typed,
+        )
 
     @property
     def trajectories(self) -> int:
-        """Trajectories in one iteration."""
-        return self.learning.batch_size * self.learning.num_batches_per_iteration // self.learning.rollout
+        """Rollouts of one agent that an iteration learns from."""
+        return self.learning.trajectories_per_iteration
 
 
 @dataclass

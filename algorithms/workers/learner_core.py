@@ -11,28 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms import checkpoints
-from algorithms.learning.batch import Batch
-from algorithms.learning.learner import Learner
-from algorithms.memory.collate import Staging, allocate_staging, observation_names
-from algorithms.memory.counters import Tally, Timer, WorkerCounters
-from algorithms.memory.layout import AnswerColumns, SharedArrays
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.messages import (
+from appo.algorithms import checkpoints
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.memory.collate import Staging, allocate_staging, observation_names
+from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
+from appo.algorithms.memory.layout import AnswerColumns, SharedArrays
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.messages import (
+    HyperparametersChanged,
+    HyperparametersRefused,
     PolicyRecovered,
     PolicyRestored,
     Report,
     SaveCheckpoint,
+    SetHyperparameters,
     TrainingReport,
     TrainingRolledBack,
 )
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.parameters import flatten
-from algorithms.workers import checkpoint_fit
-from algorithms.workers.checkpoint_writer import CheckpointFolder
-from algorithms.workers.jobs import LearnerJob
-from algorithms.workers.snapshots import LearnerSnapshot
-from utils.failpoints import failpoint
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.parameters import flatten
+from appo.algorithms.workers import checkpoint_fit
+from appo.algorithms.workers.checkpoint_writer import CheckpointFolder
+from appo.algorithms.workers.jobs import LearnerJob
+from appo.algorithms.workers.snapshots import LearnerSnapshot
+from appo.utils.failpoints import failpoint
+from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ log = logging.getLogger(__name__)
 class TrainingDiverged(RuntimeError):
     """Numbers are not finite, and returning to the last good ones has not helped."""
 
-    is_final = True
+    retryable = False
 
 
 class LearnerCore:
@@ -86,6 +90,8 @@ class LearnerCore:
         self._rollbacks = 0
         self._between_minibatches = between_minibatches
         self._reports: list[Report] = []
+        self._pending: list[SetHyperparameters] = []  # for the next iteration
+        self._untold: list[Report] = []  # of changes that no snapshot has yet
         self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
         # On the CPU the weights are published from where they lie.
         self._published = self._flat
@@ -130,7 +136,7 @@ class LearnerCore:
             checkpoint_fit.require_fit(found, self._model.state_dict())
             try:
                 self._model.load_state_dict(found.payload["model"])
-                self._learner.load_state_dict(found.payload["learner"])
+                self._learner.load_state_dict(self._without_typed(found.payload["learner"]))
             except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise checkpoints.CheckpointError(f"{found.path} does not fit the learner ({error!r})") from error
         self.publish()
@@ -139,13 +145,14 @@ class LearnerCore:
 
     def train(self, staging: Staging, *, with_metrics: bool = True) -> TrainingReport:
         """One iteration over a full batch; publishes what it learned, step by step."""
+        self._change_options()
         progress = float(self._arrays["progress"][self.job.policy])
         batch = self._batch(staging)
         rollbacks = self._rollbacks
         failpoint("learner-step")
         result = self._learner.train(batch, self.policy_version, progress, with_metrics=with_metrics)
-        self._counters.count(Tally.LEARNER_BATCHES)
-        self._counters.count(Tally.LEARNER_SKIPPED_STEPS, result.num_bad_steps)
+        self._counters.count(EventCounter.LEARNER_BATCHES)
+        self._counters.count(EventCounter.LEARNER_SKIPPED_STEPS, result.num_bad_steps)
         self._counters.lap(Timer.LEARNER_TRAIN)
         bad_in_a_row = self._learner.bad_steps_in_a_row
         if bad_in_a_row > self.job.max_bad_steps:
@@ -153,6 +160,36 @@ class LearnerCore:
         elif bad_in_a_row == 0 and self._rollbacks == rollbacks and time.monotonic() >= self._next_snapshot:
             self.keep_snapshot()
         return TrainingReport(self.job.policy, self.policy_version, result.metrics)
+
+    def set_hyperparameters(self, command: SetHyperparameters) -> None:
+        """Use other options from the next iteration on, and tell when a successor would as well."""
+        try:
+            self.job.learning.changed(command.values)
+        except ConfigError as error:
+            self._reports.append(HyperparametersRefused(*command, str(error)))
+        else:
+            self._pending.append(command)
+
+    def _change_options(self) -> None:
+        """Between two iterations, where weights, moments and options can be kept together."""
+        for command in self._pending:
+            try:
+                self._learner.change(command.values)
+            except ConfigError as error:  # with others that were changed before
+                self._reports.append(HyperparametersRefused(*command, str(error)))
+            else:
+                log.info("%s", ", ".join(f"{name}={value:g}" for name, value in command.values.items()))
+                self._untold.append(HyperparametersChanged(*command))
+        self._pending.clear()
+        if self._untold and self._learner.bad_steps_in_a_row == 0:
+            self.keep_snapshot()
+            self._reports += self._untold
+            self._untold.clear()
+
+    def _without_typed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What the user types on resuming is in force, whatever it had been changed to before."""
+        changed = state.get("changed_options", {})
+        return state | {"changed_options": {n: v for n, v in changed.items() if n not in self.job.typed}}
 
     def keep_snapshot(self) -> None:
         """Let a successor go on from here."""
@@ -257,9 +294,11 @@ class LearnerCore:
             )
         self._has_rolled_back = True
         self._rollbacks += 1
+        options = dict(self._learner.changed_options)
         self._snapshot.load(self.policy_version)
+        self._learner.change(options)  # newer than the snapshot
         self._learner.bad_steps_in_a_row = 0
-        self._counters.count(Tally.LEARNER_ROLLBACKS)
+        self._counters.count(EventCounter.LEARNER_ROLLBACKS)
         self._reports.append(TrainingRolledBack(self.job.policy, self.policy_version, reason))
         self.publish()
 
@@ -268,8 +307,8 @@ class LearnerCore:
         answers, columns = on_device["answers"], self._columns
         return Batch(
             observations={name: on_device[stored] for name, stored in observation_names(staging).items()},
-            fresh=on_device["fresh"],
-            final=on_device["final"],
+            is_first=on_device["is_first"],
+            is_last=on_device["is_last"],
             active=on_device["active"],
             own=on_device["policy_id"] == self.job.policy,
             recurrent_state=on_device["recurrent_state"],

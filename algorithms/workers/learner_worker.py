@@ -6,16 +6,16 @@ import time
 
 import torch
 
-from algorithms.memory.collate import BatchAssembler
-from algorithms.memory.counters import Timer
-from algorithms.messages import SaveCheckpoint
-from algorithms.workers.batch_feeder import BatchFeeder
-from algorithms.workers.checkpoint_writer import CheckpointWriter
-from algorithms.workers.jobs import LearnerJob
-from algorithms.workers.learner_core import LearnerCore
-from algorithms.workers.release_pacer import ReleasePacer
-from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from utils.processes import keep_freed_memory
+from appo.algorithms.memory.collate import BatchAssembler
+from appo.algorithms.memory.counters import Timer
+from appo.algorithms.messages import LearnerCommand, SetHyperparameters
+from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
+from appo.algorithms.workers.checkpoint_writer import CheckpointWriter
+from appo.algorithms.workers.jobs import LearnerJob
+from appo.algorithms.workers.learner_core import LearnerCore
+from appo.algorithms.workers.release_pacer import ReleasePacer
+from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from appo.utils.processes import keep_freed_memory
 
 # What an iteration measured is of use to a reader, not to the run: small tasks have dozens a second.
 REPORT_EVERY_S = 1.0
@@ -56,7 +56,9 @@ class LearnerWorker(Worker):
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
         self.report(self._core.begin(), *self._core.pop_reports())
         bell, awaits_batch = bells.own, self.arrays["awaits_batch"][job.policy : job.policy + 1]
-        self._feeder = BatchFeeder(assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch, pacer)
+        self._prefetcher = BatchPrefetcher(
+            assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch, pacer
+        )
         self._next_report = 0.0
         self._actors_stop = self.arrays["stop"][: self.arrays.sizes.actors]
         for bell in bells.policy_workers:
@@ -66,13 +68,13 @@ class LearnerWorker(Worker):
         """Train on the next batch, or sleep a moment."""
         self._obey_commands()
         if self._is_over:
-            self._feeder.close()  # two threads must not wait for one bell: poll raises an error
+            self._prefetcher.close()  # two threads must not wait for one bell: poll raises an error
             self.bells.own.wait(LONGEST_SLEEP_S)
             return
         if self.job.sampler_only:
-            self._feeder.drop_ready(LONGEST_SLEEP_S)
+            self._prefetcher.drop_ready(LONGEST_SLEEP_S)
             return
-        staging = self._feeder.next(LONGEST_SLEEP_S)
+        staging = self._prefetcher.next(LONGEST_SLEEP_S)
         if staging is None:
             return
         is_due = time.monotonic() >= self._next_report
@@ -80,7 +82,7 @@ class LearnerWorker(Worker):
             report = self._core.train(staging, with_metrics=is_due)
         except _Stopped:
             return
-        self._feeder.done(staging)
+        self._prefetcher.done(staging)
         if is_due:
             self._next_report = time.monotonic() + REPORT_EVERY_S
             self.report(report)
@@ -88,8 +90,8 @@ class LearnerWorker(Worker):
 
     def teardown(self) -> None:
         """End the threads that prepare batches and write checkpoints."""
-        if hasattr(self, "_feeder"):
-            self._feeder.close()
+        if hasattr(self, "_prefetcher"):
+            self._prefetcher.close()
         if hasattr(self, "_writer"):
             self._writer.close(LAST_WRITE_S)
             self.report(*self._writer.finished())
@@ -104,7 +106,7 @@ class LearnerWorker(Worker):
         self._obey_commands()
         if self.counters.stop_requested or self._is_over:
             raise _Stopped
-        self._feeder.between_minibatches()
+        self._prefetcher.between_minibatches()
 
     def _obey_commands(self) -> None:
         for command in self.commands.receive(FINISH_COMMAND_S):
@@ -113,7 +115,10 @@ class LearnerWorker(Worker):
         if news or self.reports.is_waiting:
             self.report(*news)
 
-    def _obey(self, command: SaveCheckpoint) -> None:
+    def _obey(self, command: LearnerCommand) -> None:
+        if isinstance(command, SetHyperparameters):
+            self._core.set_hyperparameters(command)
+            return
         self.counters.lap(Timer.LEARNER_TRAIN)
         self._writer.submit(command, self._core.encode)
         self.counters.lap(Timer.LEARNER_SAVE)

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.checkpoints import CheckpointError
-from algorithms.learning.learner import Learner
-from algorithms.models.actor_critic import ActorCritic, build_actor_critic, build_trunks
-from algorithms.models.inference import PolicyInference
-from algorithms.specs import action_spec, observed
-from algorithms.workers import checkpoint_fit
-from algorithms.workers.jobs import ModelJob
-from envs.api import ObservationLeaf
-from utils.options import ConfigError
-from utils.processes import require_file_size
+from appo.algorithms.checkpoints import CheckpointError
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic, build_trunks
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.specs import action_spec, observed
+from appo.algorithms.workers import checkpoint_fit
+from appo.algorithms.workers.jobs import ModelJob
+from appo.envs.api import ObservationLeaf
+from appo.utils.options import ConfigError
+from appo.utils.processes import require_file_size
 
 _ROWS, _STEPS = 2, 2
 _BYTES = 4
@@ -59,8 +59,8 @@ def check_model(job: ModelJob) -> None:
         observations = _observations(observed(job.spec, job.model.critic_sees_time))
         with _explained("unrolled over time"), torch.no_grad():
             state = torch.zeros(_ROWS, model.state_size)
-            fresh = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
-            model.unroll({name: torch.stack([value] * _STEPS) for name, value in observations.items()}, state, fresh)
+            is_first = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
+            model.unroll({name: torch.stack([value] * _STEPS) for name, value in observations.items()}, state, is_first)
         own = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
         with _explained("used to act"):
             inference = PolicyInference(model, _ROWS, "cpu", seed=0)

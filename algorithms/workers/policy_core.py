@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from algorithms.memory.counters import Tally, Timer, WorkerCounters
-from algorithms.memory.layout import SharedArrays
-from algorithms.memory.request_table import PolicyRequests, Slabs
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.models.inference import PolicyInference
-from utils.failpoints import failpoint
+from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
+from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.models.inference import PolicyInference
+from appo.utils.failpoints import failpoint
 
 
 class Rows(NamedTuple):
@@ -56,7 +56,7 @@ class PolicyCore:
         self._counters = counters
         self._policy_id = arrays["policy_id"].reshape(-1)
         self._observations = {name: _flat(array, 5) for name, array in arrays.observations().items()}
-        self._fresh = _flat(arrays["fresh"], 5)
+        self._is_first = _flat(arrays["is_first"], 5)
         self._answers = _flat(arrays["answers"], 5)
         self._versions = _flat(arrays["policy_version"], 5)
         self._states = _flat(arrays["recurrent_state"], 5)
@@ -68,7 +68,7 @@ class PolicyCore:
             failpoint("policy-adopt")
             self._publication, self.version = self._weights.read_into(self.inference.received.numpy())
             self.inference.adopt_received()
-            self._counters.count(Tally.POLICY_ADOPTIONS)
+            self._counters.count(EventCounter.POLICY_ADOPTIONS)
             self._counters.lap(Timer.POLICY_ADOPT)
         return self._publication > 0
 
@@ -78,10 +78,10 @@ class PolicyCore:
         if len(rows.agent):
             self._act(rows)
         self.requests.answer(slabs)
-        self._counters.count(Tally.POLICY_BATCHES)
-        self._counters.count(Tally.POLICY_ROWS, len(rows.agent))
+        self._counters.count(EventCounter.POLICY_BATCHES)
+        self._counters.count(EventCounter.POLICY_ROWS, len(rows.agent))
 
-    def recall_states(self, slabs: Slabs) -> None:
+    def replay_recurrent_states(self, slabs: Slabs) -> None:
         """Work out the recurrent states that a lost predecessor kept of these splits, before they are first answered.
 
         From the last state that is stored in a split's block, the observations up to the open request are passed
@@ -107,14 +107,14 @@ class PolicyCore:
                 self.inference.set_states(agents, self._states.index_select(0, torch.from_numpy(rows.state)))
             observed = torch.from_numpy(rows.observed)
             observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
-            self.inference.act(agents, observations, self._fresh.index_select(0, observed))
+            self.inference.act(agents, observations, self._is_first.index_select(0, observed))
 
     def _act(self, rows: Rows) -> None:
         observed = torch.from_numpy(rows.observed)
         observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
-        fresh = self._fresh.index_select(0, observed)
+        is_first = self._is_first.index_select(0, observed)
         self._counters.lap(Timer.POLICY_GATHER)
-        result = self.inference.act(torch.from_numpy(rows.agent), observations, fresh)
+        result = self.inference.act(torch.from_numpy(rows.agent), observations, is_first)
         self._counters.lap(Timer.POLICY_FORWARD)
         decided = torch.from_numpy(rows.decided)
         log_prob, values = result.log_prob.unsqueeze(-1), result.values.unsqueeze(-1)

@@ -7,24 +7,24 @@ import time
 import numpy as np
 import torch
 
-from algorithms.memory.counters import Timer
-from algorithms.memory.request_table import PolicyRequests, Slabs
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.inference import PolicyInference
-from algorithms.workers.jobs import PolicyJob
-from algorithms.workers.placement import PolicyRetreat
-from algorithms.workers.policy_core import PolicyCore
-from algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from utils.processes import keep_freed_memory
+from appo.algorithms.memory.counters import Timer
+from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.workers.core_sharing import PolicyCoreSharing
+from appo.algorithms.workers.jobs import PolicyJob
+from appo.algorithms.workers.policy_core import PolicyCore
+from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from appo.utils.processes import keep_freed_memory
 
-# How long the first request may wait for company. Longer than it takes all splits of an awake actor to ask; far
+# How long the first request may wait for batcher. Longer than it takes all splits of an awake actor to ask; far
 # shorter than a forward pass of a pixel network. Each wait without a bell is rounded up to a whole millisecond by poll.
-COMPANY_WAIT_S = 0.0005
+BATCH_TIMEOUT_S = 0.0005
 # The same where actors and policy worker share a core, so that an actor cannot step while the policy worker computes:
 # longer than it takes all of them to ask.
-COMPANY_WAIT_ON_ONE_CORE_S = 0.02
+BATCH_TIMEOUT_ON_SHARED_CORE_S = 0.02
 # For so long nobody waits again for splits that did not come: their actor is away, or an environment takes its time.
-GIVEN_UP_FOR_S = 1.0
+ABSENT_FOR_S = 1.0
 
 
 class PolicyWorker(Worker):
@@ -49,9 +49,9 @@ class PolicyWorker(Worker):
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
         # Splits whose recurrent states a predecessor has taken with it.
-        self._forgotten = np.ones((sizes.actors, sizes.splits), np.bool_)
-        self._retreat = PolicyRetreat(self.arrays, self.start.placement, job.policy)
-        self._company = Company(requests)
+        self._without_state = np.ones((sizes.actors, sizes.splits), np.bool_)
+        self._core_sharing = PolicyCoreSharing(self.arrays, self.start.placement, job.policy)
+        self._batcher = DynamicBatcher(requests)
 
     def step(self) -> None:
         """Answer everything that waits, in one batch."""
@@ -60,17 +60,17 @@ class PolicyWorker(Worker):
         if not len(slabs) or not self._core.adopt_newest():
             return
         if self.start.generation > 0:
-            self._recall(slabs)
+            self._replay(slabs)
         self._core.answer(slabs)
         for actor in set(slabs.actor.tolist()):
             self.bells.actors[actor].ring()
 
-    def _recall(self, slabs: Slabs) -> None:
-        forgotten = self._forgotten[slabs.actor, slabs.split]
+    def _replay(self, slabs: Slabs) -> None:
+        forgotten = self._without_state[slabs.actor, slabs.split]
         if forgotten.any():
             chosen = Slabs(*(part[forgotten] for part in slabs))
-            self._core.recall_states(chosen)
-            self._forgotten[chosen.actor, chosen.split] = False
+            self._core.replay_recurrent_states(chosen)
+            self._without_state[chosen.actor, chosen.split] = False
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests
@@ -78,19 +78,19 @@ class PolicyWorker(Worker):
         if not waiting or self._core.version < 0:
             self.bells.own.wait(LONGEST_SLEEP_S)
             waiting = requests.count()
-        self._retreat.follow()
-        self._company.shares_core = self._retreat.shares_core
-        deadline = time.monotonic() + self._company.patience_s
-        while 0 < waiting < self._company.size():
+        self._core_sharing.follow()
+        self._batcher.shares_core = self._core_sharing.shares_core
+        deadline = time.monotonic() + self._batcher.batch_timeout_s
+        while 0 < waiting < self._batcher.size():
             if (left_s := deadline - time.monotonic()) <= 0:
-                self._company.give_up(waiting)
+                self._batcher.timed_out(waiting)
                 break
             self.bells.own.wait(left_s)
             waiting = requests.count()
         self.counters.lap(Timer.POLICY_WAIT)
 
 
-class Company:
+class DynamicBatcher:
     """How many requests the first one waits for, and how long."""
 
     def __init__(self, requests: PolicyRequests) -> None:
@@ -100,9 +100,9 @@ class Company:
         self._absent, self._absent_until = 0, 0.0
 
     @property
-    def patience_s(self) -> float:
+    def batch_timeout_s(self) -> float:
         """How long to wait at most."""
-        return COMPANY_WAIT_ON_ONE_CORE_S if self.shares_core else COMPANY_WAIT_S
+        return BATCH_TIMEOUT_ON_SHARED_CORE_S if self.shares_core else BATCH_TIMEOUT_S
 
     def size(self) -> int:
         """Requests to wait for."""
@@ -112,11 +112,11 @@ class Company:
         absent = self._absent if time.monotonic() < self._absent_until else 0
         return max(1, self._can_come() - absent)
 
-    def give_up(self, waiting: int) -> None:
+    def timed_out(self, waiting: int) -> None:
         """No more than these came."""
         if self.shares_core:  # elsewhere the others step, and are expected the next time
             self._absent = max(0, self._can_come() - waiting)
-            self._absent_until = time.monotonic() + GIVEN_UP_FOR_S
+            self._absent_until = time.monotonic() + ABSENT_FOR_S
 
     def _can_come(self) -> int:
         return self._requests.num_splits - self._requests.count_without_block()

@@ -14,7 +14,7 @@ from typing import Any
 
 import faster_fifo
 
-from utils.files import anonymous_file
+from appo.utils.files import anonymous_file
 
 # Of a queue besides its buffer: a lock, two condition variables and counters, in four pieces of memory.
 _OVERHEAD_BYTES = 1024

@@ -13,20 +13,12 @@ from typing import NamedTuple
 LONGEST_PAUSE_S = 30.0
 
 
-class Kind(enum.Enum):
-    """What a worker is for the run."""
-
-    ACTOR = "actor"
-    POLICY_WORKER = "policy worker"
-    LEARNER = "learner"
-
-
 class Loss(NamedTuple):
     """How one incarnation ended."""
 
     in_setup: bool  # before its first step
     by_exception: bool  # its own, not a kill from outside
-    is_final: bool  # the exception says that another try would end the same way
+    retryable: bool  # no exception says that another try would end the same way
     has_worked: bool  # it did some of what it is there for
 
 
@@ -65,26 +57,26 @@ class RestartPolicy:
         self._in_a_row: dict[str, int] = {}
         self.quarantined: set[str] = set()
 
-    def judge(self, name: str, kind: Kind, loss: Loss) -> Decision:
+    def judge(self, name: str, loss: Loss, *, can_be_spared: bool) -> Decision:
         """What follows when worker `name` was lost."""
         limits = self.limits
         failures = self._in_a_row[name] = 1 if loss.has_worked else self._in_a_row.get(name, 0) + 1
-        if loss.is_final or limits.failures_in_a_row == 0:
+        if not loss.retryable or limits.failures_in_a_row == 0:
             return Decision(Verdict.END)
         if loss.in_setup and loss.by_exception:
             # What builds the same thing from the same options will fail the same way; a simulator may be luckier.
-            if kind is not Kind.ACTOR or failures > limits.setup_retries:
+            if not can_be_spared or failures > limits.setup_retries:
                 return Decision(Verdict.END)
         elif failures > limits.failures_in_a_row:
-            return self._give_up(name, kind, failures)
+            return self._quarantine(name, failures, can_be_spared=can_be_spared)
         return Decision(Verdict.REPLACE, self._pause(failures))
 
-    def _give_up(self, name: str, kind: Kind, failures: int) -> Decision:
+    def _quarantine(self, name: str, failures: int, *, can_be_spared: bool) -> Decision:
         reason = f"{failures} times in a row without doing any work"
-        if kind is not Kind.ACTOR:
+        if not can_be_spared:
             return Decision(Verdict.END, reason=reason)
-        given_up = len(self.quarantined | {name})
-        if given_up > self.limits.quarantined_share * self._num_actors or given_up == self._num_actors:
+        quarantined = len(self.quarantined | {name})
+        if quarantined > self.limits.quarantined_share * self._num_actors or quarantined == self._num_actors:
             so_far = f"; {len(self.quarantined)} of {self._num_actors} actors were given up before it"
             return Decision(Verdict.END, reason=reason + so_far)
         self.quarantined.add(name)

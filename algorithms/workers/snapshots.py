@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from algorithms.learning.learner import Learner
-from algorithms.memory.weights import PublishedVersion, WeightsBuffer
-from utils.failpoints import failpoint
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.memory.weights import PublishedVersion, WeightsBuffer
+from appo.utils.failpoints import failpoint
 
 _PLAIN_BYTES = 65_536  # schedule, random numbers, counters; a generator's state takes 5 kB of it
 

@@ -10,57 +10,46 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from algorithms.memory import blocks
-from algorithms.memory.counters import Phase, Tally
-from algorithms.memory.layout import SharedArrays
-from algorithms.messages import (
+from appo.algorithms.memory import blocks
+from appo.algorithms.memory.counters import EventCounter, Phase
+from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.messages import (
     Command,
     Failed,
     Ready,
+    ReplaceWorkers,
     Report,
-    WorkerGivenUp,
     WorkerLost,
+    WorkerQuarantined,
     WorkerReady,
     WorkerStarted,
     WorkerWorks,
 )
-from algorithms.workers import channels
-from algorithms.workers.awake_clock import AwakeClock
-from algorithms.workers.channels import Inbox, Outbox
-from algorithms.workers.incarnations import (
+from appo.algorithms.workers import channels
+from appo.algorithms.workers.awake_clock import AwakeClock
+from appo.algorithms.workers.channels import Inbox, Outbox
+from appo.algorithms.workers.process_launcher import TORCH_KEPT_S, ProcessLauncher, RunFailed, describe_exit
+from appo.algorithms.workers.queue_memory import make_queues
+from appo.algorithms.workers.restarts import Loss, RestartLimits, RestartPolicy, Verdict
+from appo.algorithms.workers.roster import ACTOR, LEARNER, WorkerId
+from appo.algorithms.workers.worker import DUMP_STACKS, Bells, SharedMemoryHandle, WorkerStart, gates, run_worker
+from appo.algorithms.workers.worker_handle import (
     EXIT_LOST,
-    FIRST_WORK,
-    WORTH_A_RESTART,
     Limits,
-    Managed,
-    Recipe,
     Successor,
+    WorkerHandle,
+    WorkerSpec,
     await_ends,
-    first_learner,
-    kind_of,
-    uses_torch,
 )
-from algorithms.workers.launch_pad import TORCH_KEPT_S, LaunchPad, RunFailed, describe_exit
-from algorithms.workers.queue_memory import make_queues
-from algorithms.workers.restarts import Kind, Loss, RestartLimits, RestartPolicy, Verdict
-from algorithms.workers.worker import (
-    DUMP_STACKS,
-    Bells,
-    PackedBells,
-    SharedMemoryHandle,
-    WorkerStart,
-    gates,
-    run_worker,
-)
-from utils import processes
-from utils.processes import kill_orphans, reap_orphans, worker_mark
+from appo.utils import processes
+from appo.utils.processes import kill_orphans, reap_orphans, worker_mark
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
@@ -68,6 +57,7 @@ STACK_DUMP_S = 0.3
 LONG_LIFE_S = 60.0
 # How long a forkserver that has ended may still look alive after its pipes closed, and a killed worker live on.
 FORKSERVER_EXIT_S, KILL_S = 0.1, 1.0
+TIDY_EVERY_S = 1.0
 # How long a worker may take to be started once the run is to end: a learner's successor still saves.
 LAST_START_S = 2.0
 
@@ -78,28 +68,29 @@ class Supervisor:
     """Starts workers, collects their reports, replaces those that are lost, and ends the run when that is pointless."""
 
     def __init__(
-        self, pad: LaunchPad, arrays: SharedArrays, memory: SharedMemoryHandle, bells: Bells, log_dir: Path
+        self, launcher: ProcessLauncher, arrays: SharedArrays, memory: SharedMemoryHandle, bells: Bells, log_dir: Path
     ) -> None:
         """Owns nothing yet. `log_dir`: one file per worker."""
         self.limits = Limits()
         self.log_level = logging.INFO
         self.restarts = RestartPolicy(RestartLimits(), arrays.sizes.actors)
-        self._pad = pad
+        self._launcher = launcher
         self._arrays = arrays
         self._memory = memory
         self._bells = bells
         self._log_dir = log_dir
-        self._workers: dict[str, Managed] = {}
+        self._workers: dict[WorkerId, WorkerHandle] = {}
         self._successors: list[Successor] = []
         self._undelivered: list[Report] = []
         self.is_ending: Callable[[], bool] = lambda: False  # somebody waits for the run to end
         self._replaces = True
         self._clock = AwakeClock(time.monotonic())
+        self._next_tidying = 0.0
 
-    def start(self, recipe: Recipe, generation: int = 0, lost_at: float = 0.0) -> Managed:
+    def start(self, worker_spec: WorkerSpec, generation: int = 0, lost_at: float = 0.0) -> WorkerHandle:
         """Start one incarnation of a worker; its predecessor, if there was one, is dead."""
         reports, commands = make_queues(channels.REPORT_BYTES, channels.COMMAND_BYTES)
-        arrays, place = self._arrays, slice(recipe.process, recipe.process + 1)
+        arrays, place = self._arrays, slice(worker_spec.place, worker_spec.place + 1)
         sent_reports, sent_commands = arrays["reports_sent"][place], arrays["commands_sent"][place]
         # What the incarnation before sent is gone with its queues, and so is a flag that it died with.
         for name in ("reports_sent", "commands_sent", "stop", "worker_in_queue", "driver_in_queue"):
@@ -107,45 +98,53 @@ class Supervisor:
         arrays["phase"][place] = Phase.NOT_STARTED
         arrays["heartbeat"][place] = time.monotonic()
         start = WorkerStart(
-            name=recipe.name,
-            process=recipe.process,
+            name=worker_spec.name,
+            place=worker_spec.place,
             generation=generation,
             memory=self._memory,
-            bells=(bells := PackedBells(self._bells.needed_by(recipe.process))),
+            bells=(bells := self._bells.packed_for(worker_spec.worker)),
             reports=reports,
             commands=commands,
-            placement=recipe.placement,
-            log_path=self._log_dir / f"{recipe.name}.txt",
-            process_group=self._pad.process_group,
-            mark=self._pad.mark,
+            placement=worker_spec.placement,
+            log_path=self._log_dir / f"{worker_spec.name}.txt",
+            process_group=self._launcher.process_group,
+            mark=self._launcher.mark,
             driver=os.getpid(),
             log_level=self.log_level,
-            search_path=self._pad.search_path,
+            search_path=self._launcher.search_path,
         )
-        arguments = (recipe.worker_type, start, recipe.job)
-        with_torch = uses_torch(recipe, arrays.sizes)
-        process = self._pad.process(run_worker, arguments, recipe.name, uses_torch=with_torch)
-        of_reports, of_commands = gates(arrays, recipe.process, "driver_in_queue", "worker_in_queue")
+        arguments, with_torch = (worker_spec.worker_class, start, worker_spec.job), worker_spec.kind.uses_torch
+        process = self._launcher.process(run_worker, arguments, worker_spec.name, uses_torch=with_torch)
+        of_reports, of_commands = gates(arrays, worker_spec.place, "driver_in_queue", "worker_in_queue")
         inbox, outbox = Inbox(reports, sent_reports, of_reports), Outbox(commands, sent_commands, of_commands)
         with contextlib.closing(bells.parcel):
-            if not self._pad.launch(process, self.is_ending, LAST_START_S):
-                raise RunFailed(f"{recipe.name} was not started: the run ends")
-        tallies = arrays["tallies"][recipe.process].copy()
-        managed = Managed(recipe, generation, process, inbox, outbox, tallies, time.monotonic(), lost_at)
-        managed.watch = processes.watch(managed.pid)
-        self._workers[recipe.name] = managed
-        return managed
+            if not self._launcher.launch(process, self.is_ending, LAST_START_S):
+                raise RunFailed(f"{worker_spec.name} was not started: the run ends")
+        event_counts = arrays["event_counts"][worker_spec.place].copy()
+        handle = WorkerHandle(worker_spec, generation, process, inbox, outbox, event_counts, time.monotonic(), lost_at)
+        handle.watch = processes.watch(handle.pid)
+        self._workers[worker_spec.worker] = handle
+        return handle
 
     @property
-    def workers(self) -> list[Managed]:
+    def workers(self) -> list[WorkerHandle]:
         """Every worker."""
         return list(self._workers.values())
 
-    def send(self, name: str, command: Command) -> bool:
+    def send_all(self, commands: Iterable[Command]) -> None:
+        """Carry commands out, or hand each to the worker that it is for; dropped where that one is not ready yet."""
+        for command in commands:
+            if isinstance(command, ReplaceWorkers):
+                self._replace_kind(command)
+            else:
+                self.send(WorkerId(LEARNER, command.policy, 0), command)
+
+    def send(self, worker: WorkerId, command: Command) -> bool:
         """Give a worker a command; False when there is no such worker, or its successor is not ready yet."""
-        if name not in self._workers or (self._workers[name].generation and not self._workers[name].is_ready):
+        handle = self._workers.get(worker)
+        if handle is None or (handle.generation and not handle.is_ready):
             return False
-        self._workers[name].outbox.send(command)
+        handle.outbox.send(command)
         return True
 
     def state(self) -> dict[str, Any]:
@@ -153,13 +152,11 @@ class Supervisor:
         return {}
 
     def measure_memory(self) -> None:
-        """Note how much memory every worker occupies; let what has ended, or is of no use any more, vanish."""
-        reap_orphans(self._known_pids())
-        self._pad.forget_torch(TORCH_KEPT_S)
+        """Note how much memory every worker occupies."""
         for worker in self.workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(worker.pid).memory_info().rss
-                self._arrays["memory_mb"][worker.recipe.process] = resident / 1e6
+                self._arrays["memory_mb"][worker.spec.place] = resident / 1e6
 
     def poll(self, timeout_s: float) -> list[Report]:
         """Collect the reports that arrived; replace the workers that ended or hang.
@@ -180,6 +177,7 @@ class Supervisor:
                 self._clear_up_behind(worker)
         for worker in self.workers:
             worker.outbox.flush()
+        self._tidy()
         reports, self._undelivered = self._undelivered, []
         return reports
 
@@ -188,11 +186,18 @@ class Supervisor:
         self._replaces = False
         self._successors.clear()
 
-    def lives(self, name: str) -> bool:
+    def lives(self, worker: WorkerId) -> bool:
         """This worker is there, or is about to be replaced."""
-        return name in self._workers or any(successor.recipe.name == name for successor in self._successors)
+        return worker in self._workers or any(successor.spec.worker == worker for successor in self._successors)
 
-    def _replace(self, ended: list[Managed]) -> None:
+    def _tidy(self) -> None:
+        """Once a second: reap what has ended, and give back what is of no use any more."""
+        if (now := time.monotonic()) >= self._next_tidying:
+            self._next_tidying = now + TIDY_EVERY_S
+            reap_orphans(self._known_pids())
+            self._launcher.forget_torch(TORCH_KEPT_S)
+
+    def _replace(self, ended: list[WorkerHandle]) -> None:
         """Let those that ended, and those that hang, be followed by others.
 
         Raises:
@@ -200,7 +205,7 @@ class Supervisor:
         """
         if any(worker.exit_code == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)
-        if dead := self._pad.dead():
+        if dead := self._launcher.dead():
             self.stop_replacing()
             raise RunFailed(f"{dead} was killed")
         self._note_first_work()
@@ -211,17 +216,16 @@ class Supervisor:
         for worker in stuck:
             phase = self._phase(worker)
             limit, option = f"{self.limits.of(phase):g} s in {phase.name.lower()}", self.limits.option(phase)
-            self._condemn(worker, f"showed no sign of life for {limit} ({option})")
+            self._kill_worker(worker, f"showed no sign of life for {limit} ({option})")
         self._start_successors()
 
-    def unblock(self, kind: Kind, why: str) -> None:
-        """Everybody waits for workers of this kind: note where every process is, and replace these."""
+    def _replace_kind(self, command: ReplaceWorkers) -> None:
         self.dump_stacks(self.workers)
         for worker in self.workers:
-            if self._kind(worker) is kind:
-                self._condemn(worker, why)
+            if worker.spec.worker.kind == command.kind:
+                self._kill_worker(worker, command.reason)
 
-    def dump_stacks(self, workers: list[Managed]) -> None:
+    def dump_stacks(self, workers: list[WorkerHandle]) -> None:
         """Let workers write the stacks of all their threads to the ends of their logs."""
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):  # it has ended just now
@@ -231,39 +235,38 @@ class Supervisor:
     def count_blocks(self) -> dict[str, int]:
         """How many blocks are in each state, and how many nobody who lives can go on with."""
         sizes = self._arrays.sizes
-        there = {worker.recipe.process for worker in self.workers}
-        actors = {actor for actor in range(sizes.actors) if actor not in there}
-        learners = {policy for policy in range(sizes.policies) if first_learner(sizes) + policy not in there}
+        actors = {actor for actor in range(sizes.actors) if WorkerId(ACTOR, 0, actor) not in self._workers}
+        learners = {policy for policy in range(sizes.policies) if WorkerId(LEARNER, policy, 0) not in self._workers}
         return blocks.count_blocks(self._arrays, actors, learners)
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:
         """End the actors, so that what is saved next counts every frame there will ever be; their last reports."""
-        self._successors = [one for one in self._successors if uses_torch(one.recipe, self._arrays.sizes)]
-        return self._retire([worker for worker in self.workers if self._kind(worker) is Kind.ACTOR], timeout_s)
+        self._successors = [one for one in self._successors if one.spec.worker.kind != ACTOR]
+        return self._retire([worker for worker in self.workers if worker.spec.worker.kind == ACTOR], timeout_s)
 
     def stop(self, timeout_s: float) -> list[Report]:
         """Ask every worker to end, wait, and kill what is left; their last reports."""
         self._successors.clear()
         return self._retire(self.workers, timeout_s)
 
-    def _retire(self, retiring: list[Managed], timeout_s: float) -> list[Report]:
+    def _retire(self, retiring: list[WorkerHandle], timeout_s: float) -> list[Report]:
         for worker in retiring:
-            self._arrays["stop"][worker.recipe.process] = 1
-        self._ring_all()
+            self._arrays["stop"][worker.spec.place] = 1
+        self._bells.ring_all()
         # A worker that has more reports than its queue holds needs room.
         living = await_ends(retiring, timeout_s, lambda talking: self._undelivered.extend(self._drain(talking)))
         for worker in living:
-            log.warning("%s did not end within %g s and is killed", worker.recipe.name, timeout_s)
+            log.warning("%s did not end within %g s and is killed", worker.spec.name, timeout_s)
             worker.kill()
         await_ends(living, KILL_S)
         reports, self._undelivered = [*self._undelivered, *self._drain(retiring)], []
         for worker in retiring:
             if worker.failure:
-                log.warning("%s, while it was ended, %s", worker.recipe.name, _last_line(worker.failure.traceback))
+                log.warning("%s, while it was ended, %s", worker.spec.name, _last_line(worker.failure.traceback))
             self._clear_up_behind(worker)
         return reports
 
-    def _wait_for_exits(self, timeout_s: float) -> list[Managed]:
+    def _wait_for_exits(self, timeout_s: float) -> list[WorkerHandle]:
         now = time.monotonic()
         for successor in self._successors:  # one that is due waits for torch
             timeout_s = min(timeout_s, max(channels.BUSY_POLL_S, successor.due - now))
@@ -279,7 +282,7 @@ class Supervisor:
             time.sleep(timeout_s)
         return ended
 
-    def _drain(self, workers: list[Managed]) -> list[Report]:
+    def _drain(self, workers: list[WorkerHandle]) -> list[Report]:
         reports: list[Report] = []
         for worker in workers:
             for report in worker.inbox.receive():
@@ -290,110 +293,101 @@ class Supervisor:
                 if isinstance(report, Ready) and worker.generation:
                     worker.is_ready = True
                     seconds = time.monotonic() - worker.lost_at
-                    reports.append(WorkerReady(worker.recipe.name, worker.generation, seconds))
+                    reports.append(WorkerReady(worker.spec.name, worker.generation, seconds))
         return reports
 
-    def _lose(self, worker: Managed) -> None:
+    def _lose(self, worker: WorkerHandle) -> None:
         """Clear up behind a worker that has ended, and let its successor be started.
 
         Raises:
             RunFailed: it is not replaced, and the run cannot do without it.
         """
-        recipe, now, kind = worker.recipe, time.monotonic(), self._kind(worker)
+        worker_spec, now = worker.spec, time.monotonic()
         phase, failure = self._phase(worker), worker.failure
-        what = worker.condemned or describe_exit(worker.exit_code)
+        what = worker.kill_reason or describe_exit(worker.exit_code)
         self._clear_up_behind(worker)
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
         # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
         work_counts = failure is None or now - worker.started_at > LONG_LIFE_S
-        has_worked = work_counts and self._did(worker, WORTH_A_RESTART)
-        loss = Loss(in_setup, failure is not None, failure is not None and failure.is_final, has_worked)
-        decision = self.restarts.judge(recipe.name, kind, loss)
+        has_worked = work_counts and self._did(worker, worker_spec.kind.worth_a_restart)
+        loss = Loss(in_setup, failure is not None, failure is None or failure.retryable, has_worked)
+        decision = self.restarts.judge(worker_spec.name, loss, can_be_spared=worker_spec.kind.can_be_spared)
         cause = _last_line(failure.traceback) if failure else what
         self._undelivered.append(
-            WorkerLost(recipe.name, worker.generation, "setup" if in_setup else "step", f"{recipe.name} {cause}")
+            WorkerLost(
+                worker_spec.name, worker.generation, "setup" if in_setup else "step", f"{worker_spec.name} {cause}"
+            )
         )
         if decision.verdict is Verdict.END:
             raise RunFailed(self._cause(worker, what, decision.reason))
         if decision.verdict is Verdict.QUARANTINE:
-            self._arrays["quarantined"][recipe.process] = 1
-            self._undelivered.append(WorkerGivenUp(recipe.name, decision.reason))
+            self._arrays["quarantined"][worker_spec.place] = 1
+            self._undelivered.append(WorkerQuarantined(worker_spec.name, decision.reason))
             return
-        successor = Successor(now + decision.pause_s, recipe, worker.generation + 1, now)
+        successor = Successor(now + decision.pause_s, worker_spec, worker.generation + 1, now)
         self._successors.append(successor)
 
-    def _clear_up_behind(self, worker: Managed) -> None:
+    def _clear_up_behind(self, worker: WorkerHandle) -> None:
         """A worker has ended: nobody knows it, nothing that it started runs, nobody holds a block that it held."""
-        del self._workers[worker.recipe.name]
+        del self._workers[worker.spec.worker]
         worker.close()
-        kill_orphans(self._known_pids(), worker_mark(self._pad.mark, worker.pid))
-        if self._kind(worker) is Kind.ACTOR:
-            blocks.give_back(self._arrays, worker.recipe.process)
-        elif self._kind(worker) is Kind.LEARNER:
-            blocks.stop_taking(self._arrays, worker.recipe.process - first_learner(self._arrays.sizes))
+        kill_orphans(self._known_pids(), worker_mark(self._launcher.mark, worker.pid))
+        worker.spec.kind.give_back(self._arrays, worker.spec.worker)
 
     def _start_successors(self) -> None:
         now = time.monotonic()
         for successor in [one for one in self._successors if one.due <= now]:
-            if not self._pad.prepare_start(uses_torch=uses_torch(successor.recipe, self._arrays.sizes)):
+            if not self._launcher.prepare_start(uses_torch=successor.spec.kind.uses_torch):
                 continue
             self._successors.remove(successor)
             try:
-                self.start(successor.recipe, successor.generation, successor.lost_at)
+                self.start(successor.spec, successor.generation, successor.lost_at)
             except OSError as error:  # no descriptors, or no memory for a queue
-                raise RunFailed(f"{successor.recipe.name} could not be started again: {error!r}") from error
-            self._arrays["restarts"][successor.recipe.process] += 1
-            self._undelivered.append(WorkerStarted(successor.recipe.name, successor.generation))
+                raise RunFailed(f"{successor.spec.name} could not be started again: {error!r}") from error
+            self._arrays["restarts"][successor.spec.place] += 1
+            self._undelivered.append(WorkerStarted(successor.spec.name, successor.generation))
 
     def _note_first_work(self) -> None:
         for worker in self.workers:
-            if worker.generation and not worker.is_working and self._did(worker, FIRST_WORK):
+            if worker.generation and not worker.is_working and self._did(worker, worker.spec.kind.first_work):
                 worker.is_working = True
                 seconds = time.monotonic() - worker.lost_at
-                self._undelivered.append(WorkerWorks(worker.recipe.name, worker.generation, seconds))
+                self._undelivered.append(WorkerWorks(worker.spec.name, worker.generation, seconds))
 
-    def _did(self, worker: Managed, what: dict[Kind, Tally]) -> bool:
-        tally = what[self._kind(worker)]
-        return bool(self._arrays["tallies"][worker.recipe.process, tally] > worker.tallies[tally])
+    def _did(self, worker: WorkerHandle, event: EventCounter) -> bool:
+        """It has counted such an event in its present incarnation."""
+        return bool(self._arrays["event_counts"][worker.spec.place, event] > worker.event_counts[event])
 
-    def _condemn(self, worker: Managed, why: str) -> None:
+    def _kill_worker(self, worker: WorkerHandle, why: str) -> None:
         """Kill a worker; its exit is seen like any other."""
-        if not worker.condemned:
-            worker.condemned = why
+        if not worker.kill_reason:
+            worker.kill_reason = why
             worker.kill()
 
-    def _cause(self, worker: Managed, what: str, reason: str) -> str:
+    def _cause(self, worker: WorkerHandle, what: str, reason: str) -> str:
         """Why the run ends, its last line the shortest."""
-        name = worker.recipe.name
+        name = worker.spec.name
         also = f", {reason}" if reason else ""
         if worker.failure:
             return f"{name} failed{also}\n{worker.failure.traceback.rstrip()}"
         see = f"; see {self._log_dir / name}.txt" if "by itself" in what else ""
         return f"{name} {what}{also}{see}"
 
-    def _kind(self, worker: Managed) -> Kind:
-        return kind_of(worker.recipe, self._arrays.sizes)
-
-    def _stuck(self) -> list[Managed]:
+    def _stuck(self) -> list[WorkerHandle]:
         beats, silent_s = self._arrays["heartbeat"], self._clock.since
         return [
             worker
             for worker in self.workers
-            if not worker.condemned
-            and silent_s(float(beats[worker.recipe.process])) > self.limits.of(self._phase(worker))
+            if not worker.kill_reason
+            and silent_s(float(beats[worker.spec.place])) > self.limits.of(self._phase(worker))
         ]
 
     def _known_pids(self) -> set[int]:
         """Of processes whose end is noticed elsewhere; without a forkserver, workers are children of the driver."""
-        return self._pad.pids | {worker.pid for worker in self.workers}
+        return self._launcher.pids | {worker.pid for worker in self.workers}
 
-    def _phase(self, worker: Managed) -> Phase:
-        return Phase(int(self._arrays["phase"][worker.recipe.process]))
-
-    def _ring_all(self) -> None:
-        bells = self._bells
-        for bell in [*bells.actors, *bells.learners, *(bell for group in bells.policy_workers for bell in group)]:
-            bell.ring()
+    def _phase(self, worker: WorkerHandle) -> Phase:
+        return Phase(int(self._arrays["phase"][worker.spec.place]))
 
 
 def _last_line(traceback: str) -> str:

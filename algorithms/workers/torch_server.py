@@ -3,8 +3,8 @@
 Importing torch takes more than a second of CPU time. Here it is imported once, while the environment is being probed,
 instead of once by every policy worker and learner, and 50 MB of each are shared with the others. The server computes
 nothing, starts no thread and touches no CUDA, so its children may. It holds 220 MB, and ends when the workers have been
-started (`LaunchPad.forget_torch`). When one of them is lost it starts again (`LaunchPad.prepare_start`), and stays
-until none has been lost for some minutes.
+started (`ProcessLauncher.forget_torch`). When one of them is lost it starts again (`ProcessLauncher.prepare_start`),
+and stays until none has been lost for some minutes.
 
 multiprocessing knows one forkserver per process, in a module variable; this is another object of the same class.
 """
@@ -21,15 +21,15 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from utils import processes
+from appo.utils import processes
 
 PRELOAD = [
     "torch",
     "faster_fifo",
     "setproctitle",
-    "algorithms.workers.learner_worker",
-    "algorithms.workers.policy_worker",
-    "algorithms.workers.model_check",
+    "appo.algorithms.workers.learner_worker",
+    "appo.algorithms.workers.policy_worker",
+    "appo.algorithms.workers.model_check",
 ]
 
 

@@ -10,23 +10,25 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faster_fifo
 
-from algorithms.memory.counters import Phase, Tally, WorkerCounters
-from algorithms.memory.layout import SharedArrays, Sizes
-from algorithms.memory.segment import Segment
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.messages import Failed, Ready, Report
-from algorithms.workers.channels import Gate, Inbox, Outbox
-from algorithms.workers.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
-from algorithms.workers.placement import Placement
-from utils import processes
-from utils.files import cut_text
-from utils.signals import leave_to_main_process
+from appo.algorithms.memory.counters import EventCounter, Phase, WorkerCounters
+from appo.algorithms.memory.layout import SharedArrays, Sizes
+from appo.algorithms.memory.segment import Segment
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.messages import Failed, Ready, Report
+from appo.algorithms.workers.channels import Gate, Inbox, Outbox
+from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
+from appo.algorithms.workers.placement import Placement
+from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, Roster, WorkerId
+from appo.utils import processes
+from appo.utils.files import cut_text
+from appo.utils.signals import leave_to_main_process
 
 # How long a worker may sleep through a bell that was missed, for whatever reason, or a request to stop.
 LONGEST_SLEEP_S = 0.1
@@ -76,55 +78,55 @@ class SharedMemoryHandle:
         return WeightsBuffer(self.snapshots[policy].descriptor)
 
 
-class WorkerBells(NamedTuple):
+class WorkerBells:
     """The doorbells that one worker waits for and rings."""
 
-    own: Doorbell
-    actors: dict[int, Doorbell]  # index -> those whom the worker hands something to
-    policy_workers: list[Doorbell]
-    learners: list[Doorbell]
+    def __init__(self, own: Doorbell, others: Mapping[WorkerId, Doorbell]) -> None:
+        """`others`: those that it rings."""
+        self.own = own
+        self.actors = {worker.number: bell for worker, bell in others.items() if worker.kind == ACTOR}
+        self.policy_workers = [bell for worker, bell in others.items() if worker.kind == POLICY_WORKER]
+        self.learners = [bell for worker, bell in others.items() if worker.kind == LEARNER]
 
 
 class PackedBells:
     """`WorkerBells` on their way to their worker."""
 
-    def __init__(self, bells: WorkerBells) -> None:
-        """`close` once the worker has been started."""
-        each = [bells.own, *bells.actors.values(), *bells.policy_workers, *bells.learners]
-        self._per_bell = len(bells.own.descriptors)
-        self._actors = list(bells.actors)
-        self._num_policy_workers = len(bells.policy_workers)
-        self.parcel = DescriptorParcel([descriptor for bell in each for descriptor in bell.descriptors])
+    def __init__(self, own: Doorbell, others: Mapping[WorkerId, Doorbell]) -> None:
+        """`close` the parcel once the worker has been started."""
+        self._per_bell = len(own.descriptors)
+        self._others = tuple(others)
+        bells = [own, *others.values()]
+        self.parcel = DescriptorParcel([descriptor for bell in bells for descriptor in bell.descriptors])
 
     def unpack(self) -> WorkerBells:
         """The bells, in the process of the worker."""
         found, step = self.parcel.unpack(), self._per_bell
         own, *others = (Doorbell(found[start : start + step]) for start in range(0, len(found), step))
-        num_actors, last = len(self._actors), len(self._actors) + self._num_policy_workers
-        actors = dict(zip(self._actors, others[:num_actors], strict=True))
-        return WorkerBells(own, actors, others[num_actors:last], others[last:])
+        return WorkerBells(own, dict(zip(self._others, others, strict=True)))
 
 
-@dataclass
 class Bells:
     """Every doorbell of a run."""
 
-    actors: list[Doorbell]
-    policy_workers: list[list[Doorbell]]  # per policy
-    learners: list[Doorbell]  # per policy
+    def __init__(self, roster: Roster) -> None:
+        """One per worker."""
+        self._roster = roster
+        self._bells = {worker: Doorbell() for worker in roster.ids}
 
-    def needed_by(self, process: int) -> WorkerBells:
-        """The bells of one worker. Processes are numbered actors first, then policy workers, then learners."""
-        per_policy = len(self.policy_workers[0])
-        if process < len(self.actors):
-            serving = [workers[process % per_policy] for workers in self.policy_workers]
-            return WorkerBells(self.actors[process], {}, serving, self.learners)
-        policy, index = divmod(process - len(self.actors), per_policy)
-        if policy < len(self.policy_workers):
-            served = {actor: self.actors[actor] for actor in range(index, len(self.actors), per_policy)}
-            return WorkerBells(self.policy_workers[policy][index], served, [], [])
-        policy = process - len(self.actors) - per_policy * len(self.policy_workers)
-        return WorkerBells(self.learners[policy], dict(enumerate(self.actors)), self.policy_workers[policy], [])
+    def of(self, worker: WorkerId) -> Doorbell:
+        """The bell that a worker waits for."""
+        return self._bells[worker]
+
+    def packed_for(self, worker: WorkerId) -> PackedBells:
+        """The bells of one worker, for its start."""
+        rung = KINDS[worker.kind].rings(self._roster, worker)
+        return PackedBells(self._bells[worker], {other: self._bells[other] for other in rung})
+
+    def ring_all(self) -> None:
+        """Wake every worker."""
+        for bell in self._bells.values():
+            bell.ring()
 
 
 @dataclass
@@ -132,7 +134,7 @@ class WorkerStart:
     """What every worker is given at its start, whatever its kind."""
 
     name: str  # as `ps`, the log and every message show it
-    process: int  # its place in the shared counters
+    place: int  # in the shared counters
     generation: int
     memory: SharedMemoryHandle
     bells: PackedBells
@@ -157,8 +159,8 @@ class Worker:
         self.job = job
         self.bells = start.bells.unpack()
         self.arrays = start.memory.map()
-        self.counters = WorkerCounters(self.arrays, start.process)
-        reports, commands = gates(self.arrays, start.process, "worker_in_queue", "driver_in_queue")
+        self.counters = WorkerCounters(self.arrays, start.place)
+        reports, commands = gates(self.arrays, start.place, "worker_in_queue", "driver_in_queue")
         # The driver's commands go without a failpoint: it is not the one that is replaced.
         self.reports = Outbox(start.reports, self.counters.reports_sent, reports, may_die=True)
         self.commands = Inbox(start.commands, self.counters.commands_sent, commands)
@@ -177,7 +179,7 @@ class Worker:
         """Tell the driver."""
         dropped = self.reports.dropped
         self.reports.send(*reports)
-        self.counters.count(Tally.REPORTS_DROPPED, self.reports.dropped - dropped)
+        self.counters.count(EventCounter.REPORTS_DROPPED, self.reports.dropped - dropped)
 
     def main(self) -> None:
         """Process entry point. Never returns: exits with EXIT_OK or EXIT_FAILED."""
@@ -200,7 +202,7 @@ class Worker:
             code = EXIT_FAILED
             trace = cut_text(traceback.format_exc())
             log.error("%s failed in %s\n%s", self.start.name, phase, trace)
-            self.reports.send_ahead(Failed(self.start.name, phase, trace, getattr(error, "is_final", False)))
+            self.reports.send_ahead(Failed(self.start.name, phase, trace, getattr(error, "retryable", True)))
         finally:
             self._end(code)
 
@@ -220,13 +222,13 @@ class Worker:
         os._exit(code)  # interpreter shutdown of a process with native threads may hang or crash; nothing is left to do
 
 
-def gates(arrays: SharedArrays, process: int, mine: str, theirs: str) -> tuple[Gate, Gate]:
-    """The gates of a process's report and command queue, for the side whose flags are in the array `mine`."""
-    mine_flags, their_flags = arrays[mine][process], arrays[theirs][process]
+def gates(arrays: SharedArrays, place: int, mine: str, theirs: str) -> tuple[Gate, Gate]:
+    """The gates of a worker's report and command queue, for the side whose flags are in the array `mine`."""
+    mine_flags, their_flags = arrays[mine][place], arrays[theirs][place]
     return Gate(mine_flags[:1], their_flags[:1]), Gate(mine_flags[1:], their_flags[1:])
 
 
-def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
+def run_worker(worker_class: str, start: WorkerStart, job: Any) -> None:
     """Entry point of every worker process: become the worker that `start` describes and run its class."""
     leave_to_main_process()
     processes.die_with_parent(start.parent or os.getppid(), heir=start.driver)
@@ -244,5 +246,5 @@ def run_worker(worker_type: str, start: WorkerStart, job: Any) -> None:
     for folder in start.search_path:
         if folder not in sys.path:
             sys.path.append(folder)
-    module, _, name = worker_type.partition(":")
+    module, _, name = worker_class.partition(":")
     getattr(importlib.import_module(module), name)(start, job).main()

@@ -1,4 +1,4 @@
-"""Sample Factory's sampler without its learner, on the tasks of `benchmarks.side_by_side`; ends with Ctrl+C.
+"""Sample Factory's sampler without its learner, on the tasks of `benchmarks.speed.side_by_side`; ends with Ctrl+C.
 
     PYTHON benchmarks/peers/sample_factory_sampler.py cartpole|breakout|doom_basic [Sample Factory's options]
 

@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on the tasks of `benchmarks.side_by_side`; ends with Ctrl+C.
+"""PPO of Stable-Baselines3 on the tasks of `benchmarks.speed.side_by_side`; ends with Ctrl+C.
 
     PYTHON benchmarks/peers/stable_baselines3_run.py --env=cartpole|breakout [--sampler_only]
 

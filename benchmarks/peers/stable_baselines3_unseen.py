@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on a task of the suite `benchmarks.unseen`, with its defaults, for a number of frames.
+"""PPO of Stable-Baselines3 on a task of `benchmarks.learning.unseen`, with its defaults, for a number of frames.
 
     PYTHON benchmarks/peers/stable_baselines3_unseen.py --env=NAME --algorithm=ppo --frames=N --seed=1
 

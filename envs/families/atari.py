@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from utils.options import option
+from appo.envs.api import EnvContext, EnvFamily
+from appo.utils.options import option
 
 # The games on which results are usually compared; every other game of the ALE works as well.
 _BENCHMARK_GAMES = """
@@ -61,7 +61,7 @@ def make(name: str, options: AtariOptions, context: EnvContext) -> Any:
     Raises:
         ConfigError: there is no such game.
     """
-    from envs.simulators.atari_env import AtariEnv
+    from appo.envs.simulators.atari_env import AtariEnv
 
     return AtariEnv(name, options, context.render_mode)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from envs.registry import NoOptions
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "LunarLander-v3",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from envs.family_defaults import SEVERAL_EPOCHS
-from envs.registry import render_arguments, unknown_name
-from utils.options import ConfigError, option
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.family_defaults import SEVERAL_EPOCHS
+from appo.envs.registry import render_arguments, unknown_name
+from appo.utils.options import ConfigError, option
 
 NO_VELOCITY = "classic_cartpole_no_velocity"
 NAMES = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1", "Pendulum-v1", NO_VELOCITY)
@@ -43,7 +43,7 @@ def make(name: str, options: ClassicOptions, context: EnvContext) -> Any:
         return gymnasium.make_vec(env_id, context.vector_size, mode, **render_arguments(context))
     env = gymnasium.make(env_id, disable_env_checker=True, **render_arguments(context))
     if name == NO_VELOCITY:
-        from envs.wrappers import SelectObservation
+        from appo.envs.wrappers import SelectObservation
 
         return SelectObservation(env, POSITION_AND_ANGLE)
     return env

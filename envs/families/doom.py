@@ -1,7 +1,7 @@
 """Doom through ViZDoom: the scenarios that come with it, and those of a folder of the user's own.
 
 `doom_<x>` plays `<x>.cfg`, sought first in `--doom_scenarios_dir` and then among ViZDoom's scenarios. Each environment
-is an engine process of its own. What the player can do and is told besides the picture stands in
+is an engine process of its own. What the player can do and is told besides the image stands in
 `envs/simulators/doom_scenarios.py`; a scenario that is not listed there gets both from its `.cfg`.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from utils.options import option
+from appo.envs.api import EnvContext, EnvFamily
+from appo.utils.options import option
 
 CLEAR_UP = str(Path(__file__).parents[1] / "simulators" / "doom_leftovers.py")
 NAMES = (
@@ -34,13 +34,13 @@ class DoomOptions:
     """What a policy sees of the game and how often it acts."""
 
     env_frameskip: int = option(4, "Tics, of 1/35 s, that one action covers", minimum=1)
-    env_framestack: int = option(1, "Pictures of the last steps that the policy sees together", minimum=1)
-    res_w: int = option(128, "Width of the picture that the policy sees", minimum=8, maximum=1920)
-    res_h: int = option(72, "Height of the picture that the policy sees", minimum=8, maximum=1440)
+    env_framestack: int = option(1, "Images of the last steps that the policy sees together", minimum=1)
+    res_w: int = option(128, "Width of the image that the policy sees", minimum=8, maximum=1920)
+    res_h: int = option(72, "Height of the image that the policy sees", minimum=8, maximum=1440)
     wide_aspect_ratio: bool = option(
         False,
         "Let the engine draw 16:9 instead of 4:3: the player sees more to both sides, and drawing takes about a "
-        "quarter longer. The picture is resized to res_w x res_h in either case",
+        "quarter longer. The image is resized to res_w x res_h in either case",
     )
     doom_scenarios_dir: str = option(
         "", "Folder with scenarios of your own: <x>.cfg and the .wad that it names are played as doom_<x>"
@@ -53,7 +53,7 @@ def make(name: str, options: DoomOptions, context: EnvContext) -> Any:
     Raises:
         ConfigError: the scenario's files are missing or cannot be read.
     """
-    from envs.simulators.doom_env import DoomEnv
+    from appo.envs.simulators.doom_env import DoomEnv
 
     return DoomEnv(name.removeprefix("doom_"), options, context.render_mode)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from envs.registry import NoOptions, render_arguments
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.registry import NoOptions, render_arguments
 
 
 def make(name: str, options: NoOptions, context: EnvContext) -> Any:
@@ -16,7 +16,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """None: options are fitted to the environment (`algorithms.fitted_defaults`)."""
+    """None: options are fitted to the environment (`appo.algorithms.fitted_defaults`)."""
     return {}
 
 

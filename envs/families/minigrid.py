@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from envs.family_defaults import SEVERAL_EPOCHS
-from envs.registry import NoOptions
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.family_defaults import SEVERAL_EPOCHS
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "MiniGrid-Empty-5x5-v0",
@@ -40,7 +40,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
     import gymnasium
     import minigrid  # noqa: F401 - registers the ids
 
-    from envs.simulators.minigrid_view import SymbolsOnly
+    from appo.envs.simulators.minigrid_view import SymbolsOnly
 
     return SymbolsOnly(gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from envs.api import EnvContext, EnvFamily
-from envs.family_defaults import SEVERAL_EPOCHS
-from envs.registry import NoOptions
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.family_defaults import SEVERAL_EPOCHS
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "Ant-v5",

@@ -1,7 +1,7 @@
-"""One Atari game: idle start, frame skip with max-pooling, 84x84 grey pictures, a stack of them, lives as episodes.
+"""One Atari game: idle start, frame skip with max-pooling, 84x84 grey images, a stack of them, lives as episodes.
 
 Everything between the console and the observation happens in grey: two screens are read per step, pooled, and shrunk.
-The pictures of an observation lie interleaved in memory, pixel by pixel, as networks read them; four of them make one
+The images of an observation lie interleaved in memory, pixel by pixel, as networks read them; four of them make one
 32-bit number per pixel, so that the stack moves on with one shift. Each observation is an array of its own.
 """
 
@@ -19,19 +19,19 @@ import cv2
 import gymnasium
 import numpy as np
 
-from utils.options import ConfigError
+from appo.utils.options import ConfigError
 
 if TYPE_CHECKING:
-    from envs.families.atari import AtariOptions
+    from appo.envs.families.atari import AtariOptions
 
-SIZE = 84  # height and width of a picture
+SIZE = 84  # height and width of an image
 _PICTURES_PER_WORD = 4
 
 
 class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
     """A game of the Arcade Learning Environment, preprocessed for learning.
 
-    Observation: uint8 [stack, 84, 84], the oldest picture first; an episode starts with copies of its first picture.
+    Observation: uint8 [stack, 84, 84], the oldest image first; an episode starts with copies of its first image.
     Reward: the change of the game's score, unclipped. Frames of idling and firing during `reset` are not counted.
     An info holds `num_frames`, and when the *game* ends `true_reward` and `episode_extra_stats` with its score.
     """
@@ -43,7 +43,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._rom = _rom_of(name)
         self._options = options
         self.render_mode = render_mode
-        cv2.setNumThreads(1)  # pictures this small are shrunk faster than threads wake up
+        cv2.setNumThreads(1)  # images this small are shrunk faster than threads wake up
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._actions, screen_shape = _facts_of(self._rom)
@@ -52,7 +52,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         fire = ale_py.Action.FIRE
         self._opening = fire if options.atari_fire_reset and fire in self._actions else None
         self._screen, self._previous_screen = np.empty((2, *screen_shape), np.uint8)
-        self._stack = np.empty((SIZE, SIZE, options.env_framestack), np.uint8)  # in memory: the pictures come last
+        self._stack = np.empty((SIZE, SIZE, options.env_framestack), np.uint8)  # in memory: the images come last
         self._picture = np.empty((SIZE, SIZE), np.uint8)
 
         self.action_space: gymnasium.spaces.Discrete[np.int64] = gymnasium.spaces.Discrete(len(self._actions))
@@ -149,13 +149,13 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self._stack.transpose(2, 0, 1)
 
 
-def _pushed(stack: np.ndarray, picture: np.ndarray) -> np.ndarray:
-    """[height, width, stack] without its oldest picture, and with a new one at the end; an array of its own."""
+def _pushed(stack: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """[height, width, stack] without its oldest image, and with a new one at the end; an array of its own."""
     if stack.shape[-1] == _PICTURES_PER_WORD:
         words = stack.view("<u4")[..., 0] >> 8
-        words |= picture.astype("<u4") << 24
+        words |= image.astype("<u4") << 24
         return words.view(np.uint8).reshape(stack.shape)
-    return np.concatenate((stack[..., 1:], picture[..., None]), axis=-1)
+    return np.concatenate((stack[..., 1:], image[..., None]), axis=-1)
 
 
 @functools.cache

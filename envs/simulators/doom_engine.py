@@ -23,7 +23,7 @@ from pathlib import Path
 
 import vizdoom
 
-from envs.simulators.doom_leftovers import PARTS, SHARED_MEMORY, folder_prefix
+from appo.envs.simulators.doom_leftovers import PARTS, SHARED_MEMORY, folder_prefix
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.5  # doubled every time: many engines starting at once ask much of a machine for a second or two

@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 import vizdoom
 
-from envs.simulators.doom_engine import start_engine
-from envs.simulators.doom_scenarios import (
+from appo.envs.simulators.doom_engine import start_engine
+from appo.envs.simulators.doom_scenarios import (
     SCENARIOS,
     STATISTIC_NAMES,
     Head,
@@ -26,10 +26,10 @@ from envs.simulators.doom_scenarios import (
     full_value,
     scenario_from_config,
 )
-from utils.options import ConfigError
+from appo.utils.options import ConfigError
 
 if TYPE_CHECKING:
-    from envs.families.doom import DoomOptions
+    from appo.envs.families.doom import DoomOptions
 
 Observation = dict[str, Any]  # of arrays
 
@@ -37,7 +37,7 @@ Observation = dict[str, Any]  # of arrays
 class DoomEnv(gymnasium.Env[Observation, Any]):
     """A scenario played alone, one engine process of its own, started by the first `reset`.
 
-    Observation: `obs`, uint8 [3 * stack, height, width], the oldest picture first, its colours interleaved in memory as
+    Observation: `obs`, uint8 [3 * stack, height, width], the oldest image first, its colours interleaved in memory as
     the engine draws them and networks read them, and, where the scenario has any,
     `measurements`, float32, game variables divided so that they are about 1.
     Reward: the scenario's own, summed over the tics of a step. An info holds `num_frames`, the tics that the step
@@ -47,7 +47,7 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own way to declare it
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
-        cv2.setNumThreads(1)  # pictures this small are shrunk faster than threads wake up
+        cv2.setNumThreads(1)  # images this small are shrunk faster than threads wake up
         self.render_mode = render_mode
         self._game = game = _load_game(find_config(name, options.doom_scenarios_dir))
         self._scenario = scenario = SCENARIOS.get(name) or scenario_from_config(
@@ -136,9 +136,9 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
     def _see(self, state: vizdoom.GameState) -> None:
         """Take over the engine's screen and variables. Observations given out earlier keep theirs."""
         self._screen = state.screen_buffer  # an array of its own, not the engine's memory
-        picture = cv2.resize(self._screen, self._size, interpolation=self._interpolation)
-        one_picture = self._images.shape == picture.shape
-        self._images = picture if one_picture else np.concatenate((self._images[..., 3:], picture), axis=-1)
+        image = cv2.resize(self._screen, self._size, interpolation=self._interpolation)
+        one_image = self._images.shape == image.shape
+        self._images = image if one_image else np.concatenate((self._images[..., 3:], image), axis=-1)
         if len(self._scales):
             self._measurements = np.multiply(np.asarray(state.game_variables), self._scales, dtype=np.float32)
 
@@ -197,7 +197,7 @@ def _load_game(config: Path) -> vizdoom.DoomGame:
 
 
 def _choose_resolution(game: vizdoom.DoomGame, size: tuple[int, int], is_wide: bool) -> int:
-    """Let the engine draw the smallest screen that holds the picture; return how to resize it.
+    """Let the engine draw the smallest screen that holds the image; return how to resize it.
 
     Drawing costs more than resizing, and for a moderate reduction two taps per axis are four times cheaper than areas.
     """

@@ -1,4 +1,4 @@
-"""What a player of each Doom scenario can do and is told besides the picture.
+"""What a player of each Doom scenario can do and is told besides the image.
 
 An action is one choice per *head*; a choice is the buttons it holds down. One head makes a discrete action space,
 several make a tuple of them. Names of buttons and variables are ViZDoom's; nothing here needs ViZDoom.
@@ -16,7 +16,7 @@ class Scenario(NamedTuple):
     """How one scenario is played."""
 
     heads: tuple[Head, ...]
-    measurements: tuple[str, ...] = ()  # game variables that the policy sees beside the picture
+    measurements: tuple[str, ...] = ()  # game variables that the policy sees beside the image
     statistics: tuple[str, ...] = ("HEALTH",)  # game variables reported when an episode ends
     objective: str = ""  # the game variable by which policies are ranked; empty: the return
 

@@ -9,15 +9,15 @@ import numpy as np
 
 
 class SymbolsOnly(gymnasium.ObservationWrapper[dict[str, Any], Any, dict[str, Any]]):
-    """Keeps the picture, its channels first, and the direction; drops the mission text."""
+    """Keeps the image, its channels first, and the direction; drops the mission text."""
 
     def __init__(self, env: gymnasium.Env[dict[str, Any], Any]) -> None:
         super().__init__(env)
         assert isinstance(env.observation_space, gymnasium.spaces.Dict), "MiniGrid observes dicts"
-        picture, direction = env.observation_space["image"], env.observation_space["direction"]
-        assert isinstance(picture, gymnasium.spaces.Box), "MiniGrid sees an array of symbols"
-        picture = gymnasium.spaces.Box(0, 255, (picture.shape[2], *picture.shape[:2]), np.uint8)
-        self.observation_space = gymnasium.spaces.Dict({"image": picture, "direction": direction})
+        image, direction = env.observation_space["image"], env.observation_space["direction"]
+        assert isinstance(image, gymnasium.spaces.Box), "MiniGrid sees an array of symbols"
+        image = gymnasium.spaces.Box(0, 255, (image.shape[2], *image.shape[:2]), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict({"image": image, "direction": direction})
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """{image, direction} of a MiniGrid observation."""

@@ -14,9 +14,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envs.api import EnvContext
-from envs.families.synthetic import SyntheticOptions
-from envs.simulators.synthetic_tasks import Identity
+from appo.envs.api import EnvContext
+from appo.envs.simulators.synthetic_tasks import Identity
+from appo.envs.synthetic_options import SyntheticOptions
 
 
 def spend(milliseconds: float, busy: bool) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envs.api import EnvContext
-from envs.families.synthetic import SyntheticOptions
+from appo.envs.api import EnvContext
+from appo.envs.synthetic_options import SyntheticOptions
 
 
 class MultiIdentity:

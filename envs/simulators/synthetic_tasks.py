@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envs.api import EnvContext
-from envs.families.synthetic import SyntheticOptions
+from appo.envs.api import EnvContext
+from appo.envs.synthetic_options import SyntheticOptions
 
 
 class Task(gymnasium.Env[Any, Any], ABC):
@@ -228,7 +228,7 @@ class MixedTuple(Task):
 
 
 class Image(Task):
-    """Which quadrant of a small picture is bright? Four choices. Optimum: L."""
+    """Which quadrant of a small image is bright? Four choices. Optimum: L."""
 
     def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
         super().__init__(options, context)
@@ -237,18 +237,18 @@ class Image(Task):
         self.observation_space: Any = spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.side, self.bright = side, 0
 
-    def draw_picture(self) -> np.ndarray:
+    def draw_image(self) -> np.ndarray:
         """Dark, but for one quadrant."""
         self.bright = int(self.np_random.integers(4))
         half = self.side // 2
-        picture = np.zeros((self.side, self.side, 3), np.uint8)
+        image = np.zeros((self.side, self.side, 3), np.uint8)
         row, column = half * (self.bright // 2), half * (self.bright % 2)
-        picture[row : row + half, column : column + half] = 255
-        return picture
+        image[row : row + half, column : column + half] = 255
+        return image
 
     def observe(self) -> Any:
-        """The picture."""
-        return self.draw_picture()
+        """The image."""
+        return self.draw_image()
 
     def score(self, action: Any) -> float:
         """1 for the bright quadrant."""
@@ -256,7 +256,7 @@ class Image(Task):
 
 
 class NestedDict(Image):
-    """A picture, a category and a vector that says which of the two to answer, in a nested Dict. Optimum: L."""
+    """An image, a category and a vector that says which of the two to answer, in a nested Dict. Optimum: L."""
 
     def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
         super().__init__(options, context)
@@ -267,10 +267,10 @@ class NestedDict(Image):
 
     def observe(self) -> Any:
         """All three."""
-        picture, category, which = self.draw_picture(), int(self.np_random.integers(4)), int(self.np_random.integers(2))
+        image, category, which = self.draw_image(), int(self.np_random.integers(4)), int(self.np_random.integers(2))
         self.asked = (self.bright, category)[which]
         pointer = np.array((1.0, -1.0) if which else (-1.0, 1.0), np.float32)
-        return {"sensors": {"camera": picture, "category": category + 1}, "pointer": pointer}
+        return {"sensors": {"camera": image, "category": category + 1}, "pointer": pointer}
 
     def score(self, action: Any) -> float:
         """1 for the answer of the sensor that was pointed at."""

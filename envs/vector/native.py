@@ -1,7 +1,7 @@
 """An environment that is vectorised already, as a `BatchEnv`: one call of Gymnasium's `VectorEnv` steps every row.
 
 A `VectorEnv` with next-step autoreset shows the last observation of every episode, terminated ones too, and starts the
-next episode in the step after it, whose action it ignores. That is what `final` says to the caller.
+next episode in the step after it, whose action it ignores. That is what `is_last` says to the caller.
 
 Two kinds of rows are ignored: the last observation of a terminated episode, which is replaced by zeros, and the reward,
 flags and infos of the step that starts an episode.
@@ -18,8 +18,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs.adapters import failure, fill_common_case, first_seed, lose_step
-from envs.api import (
+from appo.envs.adapters import failure, fill_common_case, first_seed, lose_step
+from appo.envs.api import (
     ACTION_MASK,
     BadEnvDataError,
     Decorrelation,
@@ -31,12 +31,12 @@ from envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from envs.contract import check_report, checked_reset, flag, flags, frame_count
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
-from envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
-from envs.specs import complete_spec, declares_info_mask, require_spec
-from envs.wrappers import find_ability
-from utils.options import ConfigError
+from appo.envs.contract import check_report, checked_reset, flag, flags, frame_count
+from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
+from appo.envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
+from appo.envs.specs import complete_spec, declares_info_mask, require_spec
+from appo.envs.wrappers import find_ability
+from appo.utils.options import ConfigError
 
 EVERY_ROW = slice(None)
 _ROW_INFO_KEYS = ("true_reward", "episode_extra_stats")
@@ -56,7 +56,7 @@ class VectorEnvAdapter:
         self,
         env: Any,
         contexts: Sequence[EnvContext],
-        faults: FaultKeeper | None = None,
+        faults: FaultPolicy | None = None,
         build: Callable[[EnvContext], Any] | None = None,
         spec: EnvSpec | None = None,
     ) -> None:
@@ -124,8 +124,8 @@ class VectorEnvAdapter:
         observations, infos = self._reset_env()
         self._has_ended = np.zeros(self.num_envs, np.bool_)
         self._layout.write(self._layout.views(out.observations), EVERY_ROW, observations)
-        out.fresh.fill(1)
-        out.final.fill(0)
+        out.is_first.fill(1)
+        out.is_last.fill(0)
         out.active.fill(1)
         self._read_state(infos, out, "reset")
         if self._faults is not None:
@@ -161,9 +161,9 @@ class VectorEnvAdapter:
             raise failed
         if phase == "step":
             lose_step(EVERY_ROW, out)
-        self._faults.mend(failed, self._streak, self._num_steps, lambda how: self._begin_anew(how, out))
+        self._faults.recover(failed, self._streak, self._num_steps, lambda how: self._restart(how, out))
 
-    def _begin_anew(self, failed: EnvError, out: StepArrays) -> EnvError | None:
+    def _restart(self, failed: EnvError, out: StepArrays) -> EnvError | None:
         try:
             if not isinstance(failed, BadEnvDataError):
                 self._rebuild()
@@ -214,8 +214,8 @@ class VectorEnvAdapter:
         out.frames[starts] = 0
         out.terminated[:] = terminated
         out.truncated[:] = truncated & ~terminated
-        out.fresh[:] = starts
-        out.final[:] = self._has_ended
+        out.is_first[:] = starts
+        out.is_last[:] = self._has_ended
         out.active[self._has_ended] = 1
         if terminated.any():
             for array in out.observations.values():
@@ -273,7 +273,7 @@ class VectorEnvAdapter:
         """Start anew and take random steps, all environments together, until an episode has ended in each.
 
         They fall out of step as far as their episodes end at different times. Other batches come to other moments: at
-        least half of the steps allowed, drawn by chance, is where this one stops. Writes what `reset` writes; `final`
+        least half of the steps allowed, drawn by chance, is where this one stops. Writes what `reset` writes; `is_last`
         is 1 where an episode ends with the last of these steps.
 
         Returns:
@@ -290,8 +290,8 @@ class VectorEnvAdapter:
             mask = out.observations.get(ACTION_MASK)
             self.step(random_actions(self.spec.actions, how.rng, self.num_envs, mask), unseen)
             has_ended |= (unseen.terminated | unseen.truncated) == 1
-            elapsed = np.where(unseen.fresh == 1, 0, elapsed + 1)
-        out.fresh.fill(1)
+            elapsed = np.where(unseen.is_first == 1, 0, elapsed + 1)
+        out.is_first.fill(1)
         return elapsed
 
     def set_training_progress(self, env_frames: int) -> None:

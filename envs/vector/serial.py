@@ -3,7 +3,7 @@
 It suits environments that are cheap or that need no guarding; the bookkeeping is about a microsecond per environment.
 Nothing here depends on time or on which process runs it: an environment's episodes follow from its context alone.
 
-With a `FaultKeeper`, an environment that fails is mended in its place: in `step`, its rows lose that step; in a reset,
+With a `FaultPolicy`, an environment that fails is mended in its place: in `step`, its rows lose that step; in a reset,
 nothing is lost, for what came before it stands.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case, lose_step
-from envs.api import (
+from appo.envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case, lose_step
+from appo.envs.api import (
     ACTION_MASK,
     BadEnvDataError,
     Decorrelation,
@@ -30,11 +30,11 @@ from envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from envs.faults import FAILURES, FailureStreak, FaultKeeper, ValueCheck, go_on
-from envs.spaces import random_actions
-from envs.specs import require_spec
-from envs.wrappers import find_ability
-from utils.options import ConfigError
+from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
+from appo.envs.spaces import random_actions
+from appo.envs.specs import require_spec
+from appo.envs.wrappers import find_ability
+from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class SerialVecEnv:
         self,
         envs: Sequence[Any],
         contexts: Sequence[EnvContext],
-        faults: FaultKeeper | None = None,
+        faults: FaultPolicy | None = None,
         build: Callable[[EnvContext], Any] | None = None,
         spec: EnvSpec | None = None,
     ) -> None:
@@ -96,13 +96,13 @@ class SerialVecEnv:
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
-        out.final.fill(0)
+        out.is_last.fill(0)
         out.active.fill(1)
         target = Target(self._layout.views(out.observations), out, {})
         for index in range(self.num_envs):
             self._start(index, index * self.spec.agents_per_env, target)
             self._beat()
-        out.fresh.fill(1)
+        out.is_first.fill(1)
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
@@ -159,17 +159,17 @@ class SerialVecEnv:
             lose_step(rows, target.out)
             for row in range(rows.start, rows.stop):
                 target.infos.pop(row, None)
-        self._faults.mend(
-            failed, self._streaks[index], self._num_steps, lambda how: self._begin_anew(index, first_row, how, target)
+        self._faults.recover(
+            failed, self._streaks[index], self._num_steps, lambda how: self._restart(index, first_row, how, target)
         )
 
-    def _begin_anew(self, index: int, first_row: int, failed: EnvError, target: Target) -> EnvError | None:
+    def _restart(self, index: int, first_row: int, failed: EnvError, target: Target) -> EnvError | None:
         """Start one environment again, built anew if it raised; how that failed."""
         rows = self._rows(first_row)
         try:
             if not isinstance(failed, BadEnvDataError):
                 self._rebuild(index)
-            target.out.final[rows], target.out.active[rows] = 0, 1
+            target.out.is_last[rows], target.out.active[rows] = 0, 1
             self._adapters[index].start(first_row, target)
             misfit = self._values.misfit(target.out, rows, with_rewards=False)
         except FAILURES as error:
@@ -274,9 +274,9 @@ class SerialVecEnv:
             fill_common_case(out)
             self._start(index, 0, Target(views, out, {}))
             of_episode = 0
-        out.active[out.final == 1] = 0  # an agent that was truncated before the others takes no part any more
-        out.final.fill(0)
-        out.fresh.fill(1)
+        out.active[out.is_last == 1] = 0  # an agent that was truncated before the others takes no part any more
+        out.is_last.fill(0)
+        out.is_first.fill(1)
         return of_episode
 
     def set_training_progress(self, env_frames: int) -> None:
@@ -307,16 +307,16 @@ class SerialVecEnv:
             shaping.set_reward_shaping(weights)
 
     def remember_randomness(self) -> None:
-        """See `envs.api.Repeatable`."""
+        """See `appo.envs.api.Repeatable`."""
         for adapter in self._adapters:
             adapter.remembers_randomness = True
 
     def randomness(self) -> list[dict[str, Any]]:
-        """See `envs.api.Repeatable`."""
+        """See `appo.envs.api.Repeatable`."""
         return [adapter.randomness for adapter in self._adapters]
 
     def restore_randomness(self, states: list[dict[str, Any]]) -> None:
-        """See `envs.api.Repeatable`."""
+        """See `appo.envs.api.Repeatable`."""
         for adapter, state in zip(self._adapters, states, strict=True):
             adapter.restore_randomness(state)
 
@@ -355,8 +355,8 @@ def _rows_of(out: StepArrays, index: int, agents: int) -> StepArrays:
     rows = slice(index * agents, (index + 1) * agents)
     return StepArrays(
         observations={name: array[rows] for name, array in out.observations.items()},
-        fresh=out.fresh[rows],
-        final=out.final[rows],
+        is_first=out.is_first[rows],
+        is_last=out.is_last[rows],
         active=out.active[rows],
         rewards=np.zeros(agents, np.float32),
         terminated=np.zeros(agents, np.uint8),

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("algorithms", "envs", "utils", "benchmarks")
+IMPORTED_AS_APPO = ("algorithms", "envs", "tools", "utils")  # folders below the import root, see src/appo
+PACKAGES = (*IMPORTED_AS_APPO, "benchmarks")
 PROGRAMS = ("train_appo.py", "enjoy_appo.py")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,6 +52,12 @@ def modules() -> tuple[Module, ...]:
     return tuple(_module(path) for path in found)
 
 
+@functools.cache
+def modules_of_tests() -> tuple[Module, ...]:
+    """Every file of the tests."""
+    return tuple(_module(path) for path in sorted((ROOT / "tests").rglob("*.py")))
+
+
 def module_names() -> set[str]:
     return {module.name for module in modules()}
 
@@ -59,7 +66,8 @@ def _module(path: Path) -> Module:
     relative = path.relative_to(ROOT)
     is_package = path.name == "__init__.py"
     parts = relative.parent.parts if is_package else relative.with_suffix("").parts
-    return Module(".".join(parts), str(relative), path.read_text(encoding="utf-8"), is_package)
+    root = ("appo",) if parts[0] in IMPORTED_AS_APPO else ()
+    return Module(".".join(root + parts), str(relative), path.read_text(encoding="utf-8"), is_package)
 
 
 def imports(module: Module, ours: set[str] | None = None) -> Iterator[Import]:

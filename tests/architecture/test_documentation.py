@@ -8,17 +8,17 @@ import sys
 import numpy as np
 import pytest
 
-import algorithms.learning.auxiliary
-import algorithms.models.encoders
-import envs.families
-from algorithms.config import reference
-from algorithms.learning import auxiliary_loss
-from algorithms.models.encoder_registry import find_encoder
-from envs.adapters import step_arrays
-from envs.api import EnvContext
-from envs.registry import make_batch_env, resolve
+import appo.algorithms.learning.auxiliary
+import appo.algorithms.models.encoders
+import appo.envs.families
+from appo.algorithms.config import reference
+from appo.algorithms.learning import auxiliary_loss
+from appo.algorithms.models.encoder_registry import find_encoder
+from appo.envs.adapters import step_arrays
+from appo.envs.api import EnvContext
+from appo.envs.registry import make_batch_env, resolve
+from appo.utils.options import options_of
 from tests.architecture.source_tree import ROOT, modules
-from utils.options import options_of
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir", PLACEHOLDER,
 }  # fmt: skip
-BENCHMARKS = "\n".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+BENCHMARKS = "\n".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
 BENCHMARK_FLAGS = set(re.findall(r'add_argument\(\s*"--(\w+)"', BENCHMARKS))
 
 
@@ -42,8 +42,8 @@ def files_of(package):
 def family_options():
     """family -> names of the options that it adds."""
     found = {}
-    for name in files_of(envs.families):
-        module = __import__(f"envs.families.{name}", fromlist=["FAMILY"])
+    for name in files_of(appo.envs.families):
+        module = __import__(f"appo.envs.families.{name}", fromlist=["FAMILY"])
         found[name] = [field.name for field, _ in options_of(module.FAMILY.config)]
     return found
 
@@ -54,7 +54,7 @@ def known_options():
     names |= {option for options in family_options().values() for option in options}
     return names | {
         field.name
-        for name in files_of(algorithms.learning.auxiliary)
+        for name in files_of(appo.algorithms.learning.auxiliary)
         for field, _ in options_of(auxiliary_loss.load(name).config)
     }
 
@@ -126,9 +126,10 @@ def test_every_program_that_the_readme_starts_exists():
     scripts = {line[1] for line in words if line and line[0] == "python"}
     modules = set(re.findall(r"python -m (\w+(?:\.\w+)+)", "\n".join(PAGES.values())))
     assert {"train_appo.py", "enjoy_appo.py"} <= scripts
-    assert "benchmarks.plot_run" in modules
+    assert "appo.tools.plot" in modules
     assert not [script for script in scripts if not (ROOT / script).exists()]
-    assert not [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()]
+    places = {module: ROOT / module.replace(".", "/") for module in modules}
+    assert not [name for name, at in places.items() if not at.with_suffix(".py").exists() and not at.is_dir()]
 
 
 @pytest.mark.parametrize("page", sorted(map(str, PAGES)))
@@ -156,12 +157,33 @@ def test_every_link_from_a_page_into_the_project_leads_somewhere():
     assert not broken
 
 
-def test_the_floor_plan_names_every_file_and_no_other():
-    plan = section((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), "2. The tree")
-    named = set(re.findall(r"[\w]+\.py", plan))
-    files = {module.path.rpartition("/")[2] for module in modules() if not module.is_package}
-    assert len(files) > 60
+def planned_files(plan):
+    """Paths of the files that the tree names: by indentation, a folder in the first word of a line."""
+    folders: list[tuple[int, str]] = []  # indentation, path
+    for line in plan.splitlines():
+        if not line.strip() or line.startswith("```"):
+            continue
+        indent, words = len(line) - len(line.lstrip()), line.split()
+        while folders and folders[-1][0] >= indent:
+            folders.pop()
+        if words[0].endswith("/"):
+            folders.append((indent, (folders[-1][1] if folders else "") + words[0]))
+        for word in words:
+            if re.fullmatch(r"\w+\.py[:;,]?", word):
+                yield (folders[-1][1] if folders else "") + word.rstrip(":;,")
+
+
+def test_the_floor_plan_names_every_file_at_its_place_and_no_other():
+    plan = section((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), "2. The tree").partition("```")[2]
+    named = set(planned_files(plan))
+    files = {module.path for module in modules() if not module.is_package}
+    assert len(files) > 150
     assert named == files
+
+
+def test_a_file_of_the_plan_belongs_to_the_folder_above_it():
+    plan = "a/\n  b.py c.py   what d is\n  e/       one per file: f.py\n           g.py\n  h.py\ni/\n  j/\n    k.py\n"
+    assert list(planned_files(plan)) == ["a/b.py", "a/c.py", "a/e/f.py", "a/e/g.py", "a/h.py", "i/j/k.py"]
 
 
 def test_every_family_has_a_section_that_names_all_its_options():
@@ -177,12 +199,12 @@ def test_every_family_has_a_section_that_names_all_its_options():
 def test_every_environment_that_a_family_suggests_is_named_or_stands_for_a_pattern():
     assert "doom_basic" in resolve("doom_basic").family.names
     for name in ("doom", "synthetic", "box2d"):
-        module = __import__(f"envs.families.{name}", fromlist=["FAMILY"])
+        module = __import__(f"appo.envs.families.{name}", fromlist=["FAMILY"])
         assert not [env for env in module.FAMILY.names if f"`{env}`" not in ENVIRONMENTS], name
 
 
 def test_every_encoder_is_documented_in_the_readme_and_in_its_file():
-    names = files_of(algorithms.models.encoders)
+    names = files_of(appo.algorithms.models.encoders)
     assert len(names) >= 5
     for name in names:
         assert f"| `{name}` |" in README, name
@@ -190,7 +212,7 @@ def test_every_encoder_is_documented_in_the_readme_and_in_its_file():
 
 
 def test_every_auxiliary_loss_is_documented_in_the_readme():
-    names = files_of(algorithms.learning.auxiliary)
+    names = files_of(appo.algorithms.learning.auxiliary)
     assert names
     assert not [name for name in names if f"| `{name}` |" not in README]
 

@@ -5,23 +5,38 @@ import sys
 
 import pytest
 
-from tests.architecture.source_tree import ROOT, Module, imports, module_names, modules
+from tests.architecture.source_tree import (
+    IMPORTED_AS_APPO,
+    ROOT,
+    Module,
+    imports,
+    module_names,
+    modules,
+    modules_of_tests,
+)
 
 FLOORS = [
-    ["utils"],
-    ["envs"],
-    ["algorithms.messages", "algorithms.specs", "algorithms.run_state", "algorithms.checkpoint_names"],
-    ["algorithms.fitted_defaults", "algorithms.saved_config"],
-    ["algorithms.learning", "algorithms.models", "algorithms.memory", "algorithms.checkpoints"],
-    ["algorithms.sampling", "algorithms.pbt"],
-    ["algorithms.config"],
-    ["algorithms.workers"],
-    ["algorithms.training", "algorithms.evaluation"],
-    ["train_appo", "enjoy_appo", "benchmarks"],
+    ["appo.utils"],
+    ["appo.envs"],
+    [
+        "appo.algorithms.messages",
+        "appo.algorithms.specs",
+        "appo.algorithms.run_state",
+        "appo.algorithms.checkpoint_names",
+        "appo.algorithms.fitted_defaults",
+        "appo.algorithms.saved_config",
+    ],
+    ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],
+    ["appo.algorithms.sampling", "appo.algorithms.population"],
+    ["appo.algorithms.config"],
+    ["appo.algorithms.evaluation"],
+    ["appo.algorithms.reporting", "appo.algorithms.workers"],
+    ["appo.algorithms.run"],
+    ["train_appo", "enjoy_appo", "appo.tools", "benchmarks"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-CONFIG_READER = "algorithms.config"  # may read the config.py of every room, on any floor
-HOLDERS_OF_THE_WHOLE_CONFIG = {"algorithms.config", "algorithms.training", "algorithms.evaluation", *FLOORS[-1]}
+CONFIG_READER = "appo.algorithms.config"  # may read the config.py of every room, on any floor
+HOLDERS_OF_THE_WHOLE_CONFIG = {"appo.algorithms.config", "appo.algorithms.run", *FLOORS[-1]}
 PROCESS_LIBRARIES = {"multiprocessing", "threading", "_thread", "queue", "socket", "subprocess", "gymnasium"}
 SIMULATORS = {"ale_py", "vizdoom", "mujoco", "minigrid", "Box2D", "nle", "mpe2", "procgen", "envpool"}
 
@@ -34,7 +49,7 @@ def room_of(name):
 
 
 def is_ours(target):
-    return target.partition(".")[0] in {"algorithms", "envs", "utils", "benchmarks", "train_appo", "enjoy_appo"}
+    return target.partition(".")[0] in {"appo", "benchmarks", "train_appo", "enjoy_appo"}
 
 
 def ladder_violations(module, ours=None):
@@ -62,7 +77,7 @@ def rooms_that_import(top_level_names, *, within=None):
 
 
 def test_every_file_belongs_to_a_room():
-    homeless = [m.path for m in modules() if room_of(m.name) is None and m.name != "algorithms"]
+    homeless = [m.path for m in modules() if room_of(m.name) is None and m.name != "appo.algorithms"]
     assert not homeless
     assert len(modules()) > 50  # otherwise the rest would prove nothing
 
@@ -74,16 +89,18 @@ def test_no_room_imports_its_neighbours_or_upwards():
 @pytest.mark.parametrize(
     ("name", "statement"),
     [
-        ("algorithms.learning.x", "from algorithms.models import actor_critic"),
-        ("algorithms.learning.x", "def f():\n    import algorithms.memory.blocks"),
-        ("algorithms.memory.x", "from algorithms import checkpoints"),
-        ("algorithms.sampling.x", "from ..workers import worker"),
-        ("algorithms.workers.x", "from algorithms.training.config import RunConfig"),
-        ("algorithms.config", "from algorithms.training import experiment"),
-        ("algorithms.evaluation.x", "from algorithms.training.experiment import Experiment"),
-        ("algorithms.training.x", "import algorithms"),
-        ("envs.x", "import algorithms.specs"),
-        ("utils.x", "from envs.api import EnvSpec"),
+        ("appo.algorithms.learning.x", "from appo.algorithms.models import actor_critic"),
+        ("appo.algorithms.learning.x", "def f():\n    import appo.algorithms.memory.blocks"),
+        ("appo.algorithms.memory.x", "from appo.algorithms import checkpoints"),
+        ("appo.algorithms.sampling.x", "from ..workers import worker"),
+        ("appo.algorithms.workers.x", "from appo.algorithms.run.config import RunConfig"),
+        ("appo.algorithms.config", "from appo.algorithms.run import experiment"),
+        ("appo.algorithms.evaluation.x", "from appo.algorithms.workers.jobs import ActorJob"),
+        ("appo.algorithms.reporting.x", "from appo.algorithms.workers.roster import Roster"),
+        ("appo.tools.x", "from benchmarks.measuring import ROOT"),
+        ("appo.algorithms.run.x", "import appo.algorithms"),
+        ("appo.envs.x", "import appo.algorithms.specs"),
+        ("appo.utils.x", "from appo.envs.api import EnvSpec"),
     ],
 )
 def test_a_forbidden_import_is_found_in_every_form(name, statement):
@@ -93,10 +110,10 @@ def test_a_forbidden_import_is_found_in_every_form(name, statement):
 @pytest.mark.parametrize(
     ("name", "statement"),
     [
-        ("algorithms.config", "from algorithms.training.config import RunConfig"),
-        ("algorithms.training.x", "from algorithms.workers.supervisor import Supervisor"),
-        ("algorithms.workers.x", "from algorithms import checkpoints"),
-        ("algorithms.models.x", "from .config import ModelConfig"),
+        ("appo.algorithms.config", "from appo.algorithms.run.config import RunConfig"),
+        ("appo.algorithms.run.x", "from appo.algorithms.workers.supervisor import Supervisor"),
+        ("appo.algorithms.workers.x", "from appo.algorithms import checkpoints"),
+        ("appo.algorithms.models.x", "from .config import ModelConfig"),
     ],
 )
 def test_an_allowed_import_is_not_reported(name, statement):
@@ -104,13 +121,15 @@ def test_an_allowed_import_is_not_reported(name, statement):
 
 
 def test_learning_and_models_know_no_process_and_no_environment_library():
-    assert not rooms_that_import(PROCESS_LIBRARIES, within={"algorithms.learning", "algorithms.models"})
+    assert not rooms_that_import(PROCESS_LIBRARIES, within={"appo.algorithms.learning", "appo.algorithms.models"})
 
 
 def test_only_workers_and_vector_environments_import_multiprocessing():
     users = rooms_that_import({"multiprocessing", "faster_fifo"})
     assert users
-    assert not [where for name, where in users if not name.startswith(("algorithms.workers.", "envs.vector."))]
+    assert not [
+        where for name, where in users if not name.startswith(("appo.algorithms.workers.", "appo.envs.vector."))
+    ]
 
 
 def test_environments_do_not_know_the_algorithms_and_utilities_know_nothing_of_ours():
@@ -118,17 +137,27 @@ def test_environments_do_not_know_the_algorithms_and_utilities_know_nothing_of_o
         return [
             f"{module.path}:{found.line}"
             for module in modules()
-            if module.name.partition(".")[0] == room
+            if module.name.startswith(room)
             for found in imports(module)
-            if found.target.partition(".")[0] in forbidden
+            if found.target.startswith(forbidden)
         ]
 
-    assert not of_ours("envs", {"algorithms", "benchmarks"})
-    assert not of_ours("utils", {"algorithms", "envs", "benchmarks"})
+    assert not of_ours("appo.envs", ("appo.algorithms", "benchmarks"))
+    assert not of_ours("appo.utils", ("appo.algorithms", "appo.envs", "benchmarks"))
+
+
+def test_every_module_is_imported_by_its_name_below_the_import_root():
+    bare = [
+        f"{module.path}:{found.line} imports {found.target}"
+        for module in [*modules(), *modules_of_tests()]
+        for found in imports(module)
+        if found.target.partition(".")[0] in IMPORTED_AS_APPO
+    ]
+    assert not bare
 
 
 def test_learning_models_and_memory_do_not_import_each_other():
-    rooms = ("algorithms.learning", "algorithms.models", "algorithms.memory")
+    rooms = ("appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory")
     crossings = [
         f"{module.path}:{found.line} imports {found.target}"
         for module in modules()
@@ -150,9 +179,9 @@ def test_nothing_that_an_actor_imports_imports_torch():
         return seen
 
     by_name = {module.name: module for module in modules()}
-    of_actor = reachable("algorithms.workers.actor_worker", set())
-    assert {"algorithms.sampling.env_split", "algorithms.memory.blocks", "envs.registry"} <= of_actor
-    numpy_only = of_actor | {name for name in by_name if name.startswith(("envs.", "algorithms.sampling."))}
+    of_actor = reachable("appo.algorithms.workers.actor_worker", set())
+    assert {"appo.algorithms.sampling.env_split", "appo.algorithms.memory.blocks", "appo.envs.registry"} <= of_actor
+    numpy_only = of_actor | {name for name in by_name if name.startswith(("appo.envs.", "appo.algorithms.sampling."))}
     torch_users = {module.name for module in modules() for i in imports(module) if i.target.startswith("torch")}
     assert torch_users  # otherwise the next line would prove nothing
     assert not numpy_only & torch_users
@@ -162,7 +191,7 @@ def test_a_simulator_is_imported_only_by_the_environments_built_on_it():
     users = rooms_that_import(SIMULATORS)
     assert users
     # What another framework's own Python runs is no part of ours.
-    allowed = ("envs.families.", "envs.simulators.", "benchmarks.peers.")
+    allowed = ("appo.envs.families.", "appo.envs.simulators.", "benchmarks.peers.")
     assert not [where for name, where in users if not name.startswith(allowed)]
 
 
@@ -171,10 +200,10 @@ def test_families_import_simulators_and_what_is_built_on_them_only_when_an_envir
     early = [
         f"{module.path}:{found.line} imports {found.target} too early"
         for module in modules()
-        if module.name.startswith("envs.families.")
+        if module.name.startswith("appo.envs.families.")
         for found in imports(module)
         if not found.is_local
-        and (found.target.partition(".")[0] in built_on_them or found.target.startswith("envs.simulators"))
+        and (found.target.partition(".")[0] in built_on_them or found.target.startswith("appo.envs.simulators"))
     ]
     assert not early
 
@@ -183,9 +212,9 @@ def test_only_families_import_what_is_built_on_simulators():
     strangers = [
         f"{module.path}:{found.line} imports {found.target}"
         for module in modules()
-        if not module.name.startswith(("envs.families.", "envs.simulators."))
+        if not module.name.startswith(("appo.envs.families.", "appo.envs.simulators."))
         for found in imports(module)
-        if found.target.startswith("envs.simulators")
+        if found.target.startswith("appo.envs.simulators")
     ]
     assert not strangers
 
@@ -210,7 +239,7 @@ def test_only_the_driver_and_the_evaluation_hold_the_whole_configuration():
         for found in imports(module)
         if found.target == CONFIG_READER
     }
-    assert any(room == "algorithms.training" for room, _ in holders)
+    assert any(room == "appo.algorithms.run" for room, _ in holders)
     assert not [where for room, where in holders if room not in HOLDERS_OF_THE_WHOLE_CONFIG]
     names = [
         m.path for m in modules() if "TrainConfig" in m.text and room_of(m.name) not in HOLDERS_OF_THE_WHOLE_CONFIG
@@ -236,6 +265,59 @@ def test_declaring_options_needs_the_standard_library_and_utils_only():
         f"{module.path}:{found.line} imports {found.target}"
         for module in declarations
         for found in imports(module)
-        if not found.is_local and found.target.partition(".")[0] not in {"utils", *sys.stdlib_module_names}
+        if not found.is_local
+        and found.target.partition(".")[0] not in sys.stdlib_module_names
+        and not found.target.startswith("appo.utils.")
     ]
     assert not heavy
+
+
+def circles(graph):
+    """Groups of modules that import each other, directly or not: Tarjan's strongly connected components."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_ones: list[str] = []
+    found = []
+
+    def visit(name):
+        order[name] = lowest[name] = len(order)
+        open_ones.append(name)
+        for other in graph[name]:
+            if other not in order:
+                visit(other)
+            if other in open_ones:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == order[name]:
+            place = open_ones.index(name)
+            group = open_ones[place:]
+            del open_ones[place:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    names = module_names()
+    graph = {
+        module.name: {found.target for found in imports(module) if found.target in names and not found.is_for_types}
+        - {module.name}
+        for module in modules()
+    }
+    assert sum(map(len, graph.values())) > 500
+    assert not circles(graph)
+
+
+def test_a_circle_is_found_however_long_it_is():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}) == [["a", "b", "c"]]
+    assert not circles({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+
+
+def test_the_import_root_holds_links_and_no_copy():
+    entries = {path.name: path for path in (ROOT / "src" / "appo").iterdir() if path.name != "__pycache__"}
+    assert set(entries) == {*IMPORTED_AS_APPO, "__init__.py", "train_appo.py", "enjoy_appo.py"}
+    for name, path in entries.items():
+        assert name == "__init__.py" or path.resolve() == ROOT / name, f"{path} is no link to {ROOT / name}"

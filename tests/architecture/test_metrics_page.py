@@ -4,15 +4,14 @@ import re
 
 import torch
 
-from algorithms.learning.learner import Learner
-from algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
-from algorithms.specs import ActionSpec
-from algorithms.training.statistics import Statistics
-from algorithms.training.summaries import Budget, status
-from envs.api import ActionLeaf
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
+from appo.algorithms.reporting.sinks.status import as_json
+from appo.algorithms.specs import ActionSpec
+from appo.envs.api import ActionLeaf
 from tests.architecture.source_tree import ROOT
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
-from tests.memory.memory_cases import shared
+from tests.reporting.reporting_cases import small_statistics
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 LOSS = "action_smoothness"  # stands for every auxiliary loss
@@ -36,7 +35,7 @@ def training_metrics():
 
 def statistics():
     """The driver's numbers after an episode and an iteration."""
-    numbers = Statistics(shared(), 10)
+    numbers = small_statistics(10)
     numbers.add(EpisodesFinished([EpisodeFinished(0, 1.0, 2.0, 30, {"kills": 4.0})]))
     numbers.add(TrainingReport(0, 1, training_metrics()))
     return numbers
@@ -55,7 +54,7 @@ def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_repor
 
 
 def test_every_key_of_the_status_is_on_the_page():
-    numbers = status(statistics(), Budget(1e6, 1e6))
+    numbers = as_json(statistics().snapshot())
     keys = {*numbers, *numbers["policies"][0], "state", "reason", "best"}
     keys |= {"policy", "time", "train_seconds", "env_frames"}
     assert keys == {key for key in documented() if "/" not in key}

@@ -21,7 +21,7 @@ def loaded_after(code):
 
 
 def test_an_actor_worker_does_not_load_torch():
-    loaded = loaded_after("import algorithms.workers.actor_worker")
+    loaded = loaded_after("import appo.algorithms.workers.actor_worker")
     assert {"numpy", "faster_fifo"} <= loaded
     assert "torch" not in loaded
 
@@ -29,10 +29,10 @@ def test_an_actor_worker_does_not_load_torch():
 def test_building_and_stepping_environments_does_not_load_torch():
     code = """
         import numpy
-        from algorithms.workers import actor_worker
-        from envs.adapters import step_arrays
-        from envs.api import EnvContext
-        from envs.registry import make_batch_env
+        from appo.algorithms.workers import actor_worker
+        from appo.envs.adapters import step_arrays
+        from appo.envs.api import EnvContext
+        from appo.envs.registry import make_batch_env
         env = make_batch_env("CartPole-v1", None, [EnvContext(env_id=i, seed=1) for i in range(2)])
         out = step_arrays(env.spec, 2)
         env.reset(out)
@@ -46,27 +46,27 @@ def test_building_and_stepping_environments_does_not_load_torch():
 
 
 def test_importing_the_registry_and_every_family_loads_no_simulator():
-    families = [module.name for module in modules() if module.name.startswith("envs.families.")]
+    families = [module.name for module in modules() if module.name.startswith("appo.envs.families.")]
     assert len(families) >= 8
-    loaded = loaded_after(f"import envs.registry, {', '.join(families)}")
+    loaded = loaded_after(f"import appo.envs.registry, {', '.join(families)}")
     assert "numpy" in loaded
     assert not loaded & (SIMULATORS | {"gymnasium", "torch"})
 
 
-@pytest.mark.parametrize("program", ["train_appo", "algorithms.config"])
+@pytest.mark.parametrize("program", ["train_appo", "appo.algorithms.config"])
 def test_reading_the_command_line_loads_neither_torch_nor_gymnasium(program):
-    loaded = loaded_after(f"import {program}\nfrom algorithms.config import reference\nreference()")
-    assert "algorithms" in loaded
+    loaded = loaded_after(f"import {program}\nfrom appo.algorithms.config import reference\nreference()")
+    assert "appo" in loaded
     assert not loaded & {"torch", "gymnasium", "tensorboardX"}
 
 
 def test_the_driver_of_a_run_on_the_cpu_does_not_load_torch():
-    loaded = loaded_after("import algorithms.training.session")
+    loaded = loaded_after("import appo.algorithms.run.session")
     assert "faster_fifo" in loaded
     assert "torch" not in loaded
 
 
 def test_the_learning_code_loads_no_environment_library():
-    loaded = loaded_after("import algorithms.learning.learner, algorithms.models.actor_critic")
+    loaded = loaded_after("import appo.algorithms.learning.learner, appo.algorithms.models.actor_critic")
     assert "torch" in loaded
     assert "gymnasium" not in loaded

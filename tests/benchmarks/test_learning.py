@@ -2,17 +2,17 @@
 
 import pytest
 
-from benchmarks import learning
-from benchmarks.learning import TASKS, Outcome, Task, summarise
+from benchmarks.learning import table
+from benchmarks.learning.table import TASKS, Outcome, Task, summarise
 
 
 @pytest.mark.parametrize(("bar", "is_reached"), [(1.0, True), (21.0, False)])  # an episode pays from 0 to 20
 def test_a_run_that_nobody_looked_at_before_its_end_is_judged_by_its_last_numbers(
     tmp_path, monkeypatch, bar, is_reached
 ):
-    monkeypatch.setattr(learning, "POLL_S", 60.0)
+    monkeypatch.setattr(table, "POLL_S", 60.0)
     task = Task("synthetic_identity", bar, 5000, options=("--num_workers=1",))
-    outcome = learning.run("short", task, 1, tmp_path)
+    outcome = table.run("short", task, 1, tmp_path)
     assert outcome.exit_code == 0, (tmp_path / "short_1.log").read_text()
     assert outcome.frames >= 5000
     assert outcome.reached == is_reached and 1.0 < outcome.best < 21.0
@@ -36,6 +36,6 @@ def test_a_task_that_must_fail_is_not_passed_by_a_run_that_broke(exit_code, code
         (train_dir / f"{name}_{seed}.log").write_text("started\nno room for blocks\n")
         return Outcome(name, seed, False, 1000, 1.0, 10.0, exit_code, 10.0)
 
-    monkeypatch.setattr(learning, "run", run)
-    assert learning.main(["--tasks=cartpole_blind", "--seeds=1"]) == code
+    monkeypatch.setattr(table, "run", run)
+    assert table.main(["--tasks=cartpole_blind", "--seeds=1"]) == code
     assert ("cartpole_blind 1 failed: no room for blocks" in capsys.readouterr().out) == bool(code)

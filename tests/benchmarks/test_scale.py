@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.measuring import Measurement, Usage
-from benchmarks.scale import COLUMNS, Point, draw, measured, nap_s
+from benchmarks.speed.scale import COLUMNS, Point, draw, measured, nap_s
 
 KINDS = ("actor", "driver", "policy", "learner")
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import side_by_side
 from benchmarks.measuring import Measurement, MeasurementError, Usage, markdown
 from benchmarks.ours import TASKS, StatusFrames, kind_of_ours
-from benchmarks.side_by_side import (
+from benchmarks.speed import side_by_side
+from benchmarks.speed.side_by_side import (
     PEERS,
     PEERS_TASKS,
     LoggedNumber,
@@ -213,7 +213,7 @@ def test_the_workers_of_sample_factory_register_the_games_and_train_nothing(tmp_
 
 
 def test_the_options_for_ours_are_understood(tmp_path):
-    from algorithms.config import reference
+    from appo.algorithms.config import reference
 
     known = reference()
     names = {word.partition("=")[0] for task in TASKS for word in ours(task, tmp_path, []).command[2:]}

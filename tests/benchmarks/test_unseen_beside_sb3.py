@@ -8,10 +8,20 @@ import re
 import psutil
 import pytest
 
-from benchmarks import learning, unseen_beside_sb3
-from benchmarks.learning import Outcome
-from benchmarks.unseen.tasks import UNSEEN
-from benchmarks.unseen_beside_sb3 import CannotRunError, Comparison, Run, main, noise, ours, peers, row, verdict
+from benchmarks.learning import table, unseen_beside_sb3
+from benchmarks.learning.table import Outcome
+from benchmarks.learning.unseen.tasks import UNSEEN
+from benchmarks.learning.unseen_beside_sb3 import (
+    CannotRunError,
+    Comparison,
+    Run,
+    main,
+    noise,
+    ours,
+    peers,
+    row,
+    verdict,
+)
 
 PEER = """#!/bin/sh
 case "$1" in
@@ -101,7 +111,7 @@ def test_ours_trains_to_the_budget_and_a_run_that_failed_has_no_score(exit_code,
         (folder / f"{name}_{seed}.log").write_text("starts\nit cannot be built\n")
         return Outcome(name, seed, False, 300_100, 9.0, 0.9, exit_code, 0.8)
 
-    monkeypatch.setattr(learning, "run", fake)
+    monkeypatch.setattr(table, "run", fake)
     run = ours("near_or_far", TASK, 1, tmp_path)
     assert run.score == score and run.frames == 300_100
     assert math.isinf(run.seconds) == bool(exit_code)

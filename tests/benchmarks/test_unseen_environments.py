@@ -7,10 +7,10 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.unseen.random_play import RandomScore, is_stale, random_returns
-from benchmarks.unseen.tasks import OURS, UNSEEN
-from envs.preflight import check_environment
-from envs.registry import NoOptions, resolve
+from appo.envs.preflight import check_environment
+from appo.envs.registry import NoOptions, resolve
+from benchmarks.learning.unseen.random_play import RandomScore, is_stale, random_returns
+from benchmarks.learning.unseen.tasks import OURS, UNSEEN
 from tests.benchmarks.unseen_policies import BEST_POLICIES
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from benchmarks import learning
-from benchmarks.learning import Outcome, Task, main, summarise_unseen
-from benchmarks.unseen import tasks
-from benchmarks.unseen.tasks import ALL, DEVELOPMENT, REPORT, UNSEEN, choose, half_of, names_of
-from envs.registry import resolve
+from appo.envs.registry import resolve
+from benchmarks.learning import table
+from benchmarks.learning.table import Outcome, Task, main, summarise_unseen
+from benchmarks.learning.unseen import tasks
+from benchmarks.learning.unseen.tasks import ALL, DEVELOPMENT, REPORT, UNSEEN, choose, half_of, names_of
 from tests.architecture.source_tree import ROOT
 
 TASK = Task("FrozenLake-v1", 0.7, 300_000, random=0.0)
@@ -33,7 +33,7 @@ def nothing_runs(monkeypatch):
         ran.append((name, task, seed))
         return Outcome(name, seed, True, 1000, 1.0, task.bar, 0, task.bar)
 
-    monkeypatch.setattr(learning, "run", fake)
+    monkeypatch.setattr(table, "run", fake)
     return ran
 
 
@@ -124,7 +124,10 @@ def test_a_missing_package_is_told_with_its_tasks_and_the_list_that_installs_it(
     installed = importlib.util.find_spec
     monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None if name == "minatar" else installed(name))
     error = refused(["--suite=unseen", "--tasks=taxi,minatar_breakout"], capsys)
-    assert "minatar is not installed, for minatar_breakout: pip install -r benchmarks/unseen/requirements.txt" in error
+    assert (
+        "minatar is not installed, for minatar_breakout: pip install -r benchmarks/learning/unseen/requirements.txt"
+        in error
+    )
     assert not nothing_runs
 
 
@@ -132,11 +135,11 @@ def test_what_the_suite_needs_is_pinned_beside_it():
     lines = (ROOT / tasks.REQUIREMENTS).read_text().splitlines()
     pinned = [line.partition("==")[0].lower() for line in lines if "==" in line]
     assert {"minatar", "popgym"} <= set(pinned)
-    assert "-r ../../requirements-envs.txt" in lines
+    assert "-r ../../../requirements-envs.txt" in lines
 
 
-def test_the_page_of_benchmarks_holds_the_table():
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+def test_the_page_of_the_suite_holds_the_table():
+    page = (ROOT / "docs" / "unseen_suite.md").read_text()
     for name, task in UNSEEN.items():
         cells = [name, f"`{task.env}`", half_of(name), f"{task.random:g}", f"{task.good:g}", f"{task.frames // 1000}k"]
         assert f"\n| {' | '.join([*cells, task.peer])} |\n" in page
@@ -147,7 +150,7 @@ def test_a_row_tells_random_and_good_score_and_who_is_above_chance():
     outcomes = [Outcome("lake", seed, score >= 0.7, 250_000, 20.0, score, 0, 0.0) for seed, score in enumerate(best)]
     cells = summarise_unseen("lake", TASK, outcomes)
     assert cells == ["lake", "0", "0.7 in 300k", "2 of 3", "250k (max 250k)", "20 (max 20)", "0.13 .. 0.9", "2 of 3"]
-    assert len(cells) == len(learning.UNSEEN_COLUMNS)
+    assert len(cells) == len(table.UNSEEN_COLUMNS)
 
 
 def test_random_play_is_measured_by_the_command_and_compared_with_the_table(tmp_path, monkeypatch, capsys):
@@ -157,6 +160,6 @@ def test_random_play_is_measured_by_the_command_and_compared_with_the_table(tmp_
     measured = json.loads((tmp_path / "random.json").read_text())
     assert measured["recall_cue"]["episodes"] == 64
     assert measured["near_or_far"]["mean"] == pytest.approx(0.27, abs=0.2)
-    assert "| near_or_far | benchmarks.unseen.horizon:NearOrFar | 0.27 |" in capsys.readouterr().out
+    assert "| near_or_far | benchmarks.learning.unseen.horizon:NearOrFar | 0.27 |" in capsys.readouterr().out
     monkeypatch.setitem(tasks.UNSEEN, "recall_cue", UNSEEN["recall_cue"]._replace(random=0.9))
     assert main(argv) == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.unseen.choices import ARMS, ThreeDials, preference
-from benchmarks.unseen.control import EndlessBalance, Follow
-from benchmarks.unseen.images import BLUE, GREEN, MOVES, RED, FallingWalls, FindColour, Gather, LargeScreen
-from benchmarks.unseen.recall import SYMBOLS, TMaze
+from benchmarks.learning.unseen.choices import ARMS, ThreeDials, preference
+from benchmarks.learning.unseen.control import EndlessBalance, Follow
+from benchmarks.learning.unseen.images import BLUE, GREEN, MOVES, RED, FallingWalls, FindColour, Gather, LargeScreen
+from benchmarks.learning.unseen.recall import SYMBOLS, TMaze
 
 Act = Callable[[Any], Any]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.checkpoints import (
+from appo.algorithms.checkpoints import (
     CheckpointError,
     encode,
     list_checkpoints,
@@ -12,7 +12,7 @@ from algorithms.checkpoints import (
     load_newest_valid,
     save,
 )
-from algorithms.workers.checkpoint_fit import require_fit
+from appo.algorithms.workers.checkpoint_fit import require_fit
 from tests.checkpoints.test_checkpoints import read_newest, sealed
 
 

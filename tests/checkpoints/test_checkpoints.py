@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from algorithms.checkpoints import (
+from appo.algorithms.checkpoints import (
     Checkpoint,
     CheckpointError,
     best_metric,
@@ -32,7 +32,7 @@ from algorithms.checkpoints import (
     where_not_finite,
     write,
 )
-from utils.failpoints import VARIABLE
+from appo.utils.failpoints import VARIABLE
 
 
 def payload(seed=0, size=300):
@@ -281,7 +281,7 @@ def test_an_unknown_kind_is_refused(tmp_path):
 def test_a_full_disk_leaves_the_older_checkpoints_and_no_temporary_file(tmp_path, is_encoded):
     code = f"""
         import pathlib, resource, signal, torch
-        from algorithms.checkpoints import CheckpointError, encode, save, write
+        from appo.algorithms.checkpoints import CheckpointError, encode, save, write
         folder = pathlib.Path({str(tmp_path)!r})
         save(folder, "latest", 1, 1, {{"x": torch.zeros(10)}})
         large = {{"x": torch.zeros(100_000)}}
@@ -367,7 +367,7 @@ def test_a_death_at_any_moment_leaves_a_checkpoint_and_the_next_save_clears_up(t
     save(tmp_path, "latest", 1, 1, payload())
     code = f"""
         import pathlib, torch
-        from algorithms.checkpoints import save
+        from appo.algorithms.checkpoints import save
         save(pathlib.Path({str(tmp_path)!r}), "latest", 2, 2, {{"x": torch.zeros(100_000)}}, keep=1)
     """
     environment = os.environ | {VARIABLE: f"checkpoint-{place}=kill@1"}
@@ -394,7 +394,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_checkpoints(tmp_path):
 def test_a_reader_never_sees_half_a_checkpoint_while_one_is_written(tmp_path):
     code = f"""
         import pathlib, torch
-        from algorithms.checkpoints import save
+        from appo.algorithms.checkpoints import save
         torch.set_num_threads(1)
         print("ready", flush=True)
         for step in range(1, 10**6):

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.config import resolve, to_json
-from envs.api import EnvFamily
-from envs.registry import register_env_family
-from utils.options import option
+from appo.algorithms.config import resolve, to_json
+from appo.envs.api import EnvFamily
+from appo.envs.registry import register_env_family
+from appo.utils.options import option
 
 
 @dataclass(frozen=True)
 class SampleOptions:
     """How the sample environment looks."""
 
-    res_w: int = option(128, "Width of the picture", minimum=8)
+    res_w: int = option(128, "Width of the image", minimum=8)
 
 
 def sample_defaults(name):
@@ -26,7 +26,7 @@ def sample_defaults(name):
 
 @pytest.fixture(autouse=True)
 def sample_family(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envs.families.sample", None)
+    monkeypatch.setitem(sys.modules, "appo.envs.families.sample", None)
     register_env_family("sample", EnvFamily(lambda *_: None, SampleOptions, sample_defaults))
 
 

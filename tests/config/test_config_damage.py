@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.config import from_json, resolve, to_json
-from utils.options import ConfigError
+from appo.algorithms.config import from_json, resolve, to_json
+from appo.utils.options import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGV = ["--env=CartPole-v1", "--experiment=run", "--device=cpu"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.config import reference, resolve
-from utils.cli import declared_options
+from appo.algorithms.config import reference, resolve
+from appo.utils.cli import declared_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ def run_resolve(*words):
     """In a fresh process; its error output ends with the heavy packages that were loaded."""
     code = f"""
 import sys
-from algorithms.config import resolve
+from appo.algorithms.config import resolve
 try:
     resolve({list(words)!r})
 finally:
@@ -47,7 +47,7 @@ def test_help_with_an_environment_adds_its_options_and_shows_its_defaults(capsys
         resolve(["--env=sample_task", "--help"])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert caught.value.code == 0
-    assert "--res_w INT Width of the picture (default: 64; at least 8)" in text
+    assert "--res_w INT Width of the image (default: 64; at least 8)" in text
     assert "default: 0.9;" in text[text.index("--gamma") : text.index("--gae_lambda")]
 
 
@@ -79,7 +79,7 @@ def test_every_option_of_the_public_interface_is_there():
 
 
 def test_the_reference_page_is_up_to_date():
-    assert (ROOT / "docs" / "options.md").read_text() == reference(), "run: python -m algorithms.config"
+    assert (ROOT / "docs" / "options.md").read_text() == reference(), "run: python -m appo.algorithms.config"
 
 
 def test_every_option_has_a_help_that_says_something(start):

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from algorithms.config import (
+from appo.algorithms.config import (
     CHOSEN,
     FAMILY_DEFAULTS,
     from_json,
@@ -16,8 +16,8 @@ from algorithms.config import (
     to_json,
     with_values,
 )
-from algorithms.sampling.config import available_cores
-from utils.options import ConfigError
+from appo.algorithms.sampling.config import available_cores
+from appo.utils.options import ConfigError
 
 
 def change(folder, **options):
@@ -45,9 +45,9 @@ def test_every_set_option_has_the_layer_that_set_it_last(start, save_config):
         "res_w": "config.json",
         "batch_size": "config.json",
     }
-    fresh = start("--experiment=other")
-    assert fresh.origins["gamma"] == FAMILY_DEFAULTS
-    assert "batch_size" not in fresh.origins
+    is_first = start("--experiment=other")
+    assert is_first.origins["gamma"] == FAMILY_DEFAULTS
+    assert "batch_size" not in is_first.origins
 
 
 def test_what_a_default_leaves_open_is_chosen_and_recorded(start, save_config):

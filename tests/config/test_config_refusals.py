@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.config import check_with_spec, resolve
-from algorithms.training import config as run_config
-from algorithms.training.config import torch_device
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.config import check_with_spec, resolve
+from appo.algorithms.run import config as run_config
+from appo.algorithms.run.config import torch_device
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 
 
 def spec(agents=1):

@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
-from algorithms.config import FITTED, check_with_spec, fitted, resolve
-from algorithms.fitted_defaults import choose
-from envs.api import ActionLeaf, EnvProfile, EnvSpec, ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.config import FITTED, check_with_spec, fitted, resolve
+from appo.algorithms.fitted_defaults import choose
+from appo.envs.api import ActionLeaf, EnvProfile, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 
 VECTOR = ObservationLeaf("obs", (4,), "float32", "vector")
 CATEGORY = ObservationLeaf("obs", (), "int64", "categorical", 500)

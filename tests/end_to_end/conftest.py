@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from algorithms import checkpoints
-from benchmarks.chaos_watch import abandoned_shared_memory, helper, shared_memory
+from appo.algorithms import checkpoints
+from benchmarks.faults.run_watch import abandoned_shared_memory, helper, shared_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--num_workers=2", "--num_envs_per_worker=8", "--device=cpu", "--experiment_summaries_interval=1"]

@@ -8,10 +8,10 @@ import resource
 import signal
 import time
 
-from algorithms import checkpoints
-from algorithms.config import from_json
+from appo.algorithms import checkpoints
+from appo.algorithms.config import from_json
+from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL
-from utils.files import read_json_lines
 
 
 def warnings_of(run, *words):

@@ -42,10 +42,10 @@ def broken(tmp_path, start):
 def test_environments_that_raise_every_few_hundred_steps_are_built_anew_and_the_run_goes_on(broken, mode):
     run = broken(f"if self.steps > 200: {RAISES}", "--train_for_env_steps=20000", mode)
     assert run.end() == 0, run.output
-    troubles = run.status()["troubles"]
+    faults = run.status()["faults"]
     # Every 201st step of an environment is lost, also those before the first rollout.
-    assert 60 < troubles["env_crashes"] < 130 and not troubles["env_bad_data"]
-    assert not any(count for name, count in troubles.items() if name != "env_crashes"), "nobody else is restarted"
+    assert 60 < faults["env_crashes"] < 130 and not faults["env_bad_data"]
+    assert not any(count for name, count in faults.items() if name != "env_crashes"), "nobody else is restarted"
     if mode.endswith("False"):
         log = (run.folder / "log" / "actor-00.txt").read_text()
         assert "of broken:make_env (worker 0, place " in log and "the wheel came off; it is built anew" in log
@@ -82,7 +82,7 @@ def test_bad_data_end_the_run_without_another_try_and_are_named(broken):
     assert run.end() == 1
     last = run.output.strip().splitlines()[-1]
     assert "of broken:make_env (worker " in last and "'obs' should be finite, but is nan in 1 of 4 numbers" in last
-    assert run.status()["troubles"]["env_bad_data"] == 0, "it was not dropped"
+    assert run.status()["faults"]["env_bad_data"] == 0, "it was not dropped"
 
 
 def test_bad_data_are_dropped_where_that_is_asked_for(broken):
@@ -90,8 +90,8 @@ def test_bad_data_are_dropped_where_that_is_asked_for(broken):
         "if self.steps % 150 == 149: reward = float('inf')", "--on_bad_env_data=drop", "--train_for_env_steps=15000"
     )
     assert run.end() == 0, run.output
-    troubles = run.status()["troubles"]
-    assert 60 < troubles["env_bad_data"] < 140 and not troubles["env_crashes"]
+    faults = run.status()["faults"]
+    assert 60 < faults["env_bad_data"] < 140 and not faults["env_crashes"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_environment_that_raises_when_it_is_told_of_progress_is_built_anew(ho
     raises = "if env_frames > 2000 and not self.attempt: raise ZeroDivisionError('no curriculum')"
     run = hostile("--train_for_env_steps=60000", mode, in_progress=raises)
     assert run.end() == 0, run.output
-    assert run.status()["troubles"]["env_crashes"] > 0 and "Traceback" not in run.output
+    assert run.status()["faults"]["env_crashes"] > 0 and "Traceback" not in run.output
 
 
 def test_an_environment_that_changes_directory_moves_nothing(hostile, tmp_path):

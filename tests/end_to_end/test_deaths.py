@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from algorithms import checkpoints
+from appo.algorithms import checkpoints
+from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import ROOT, SMALL, wait_for_end
-from utils.files import read_json_lines
 
 WORKERS = ["actor-01", "policy-0-0", "learner-0"]
 FINAL = "--max_failures_in_a_row=0"  # the first loss ends the run
@@ -32,7 +32,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
     goal = before["env_frames"] + 20_000
     run.wait_for(lambda: run.status()["env_frames"] > goal)
     status = run.status()
-    assert status["troubles"]["restarts"] == 1 and status["blocks"]["lost"] == 0
+    assert status["faults"]["restarts"] == 1 and status["blocks"]["lost"] == 0
     assert status["policies"][0]["train_steps"] > before["policies"][0]["train_steps"]
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output
@@ -77,7 +77,7 @@ def test_counters_never_go_back_and_no_frame_counts_twice_while_workers_are_kill
         lambda status: status["train_seconds"],
         lambda status: status["policies"][0]["train_steps"],
         lambda status: status["policies"][0]["episodes"],
-        lambda status: status["troubles"]["restarts"],
+        lambda status: status["faults"]["restarts"],
     ):
         values = [counter(status) for status in seen]
         assert values == sorted(values) and values[-1] > values[0]
@@ -131,13 +131,13 @@ def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title
     assert run.saved().train_step > 0
 
 
-@pytest.mark.parametrize("place", ["summaries.Summaries.maybe_write", "statistics.Statistics.add"])
+@pytest.mark.parametrize("place", ["reporting.sinks.status.StatusFile.write", "reporting.statistics.Statistics.add"])
 def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start, tmp_path, place):
     """A module that the interpreter imports at its start makes one method fail, once a file says so."""
-    module, owner, method = place.split(".")
+    module, owner, method = place.rsplit(".", maxsplit=2)
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib\n"
-        f"from algorithms.training.{module} import {owner}\n"
+        f"from appo.algorithms.{module} import {owner}\n"
         f"sound = {owner}.{method}\n"
         "def trapped(self, *arguments):\n"
         f"    if pathlib.Path({str(tmp_path / 'trap')!r}).exists():\n"
@@ -168,7 +168,7 @@ def test_a_run_that_stood_still_as_a_whole_goes_on_with_the_workers_it_has(start
         process.resume()
     frames = run.status()["env_frames"]
     run.wait_for(lambda: run.status()["env_frames"] > frames + 3000)
-    assert run.status()["troubles"]["restarts"] == 0
+    assert run.status()["faults"]["restarts"] == 0
     assert {title: process.pid for title, process in run.tree().items()} == {t: p.pid for t, p in family.items()}
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from algorithms import checkpoints
+from appo.algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL, wait_for_end
 
 ENDING = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGUSR2: 140}
@@ -51,7 +51,7 @@ def test_sigusr1_to_every_process_saves_and_the_run_goes_on(start):
     run.wait_for(lambda: checkpoints.list_checkpoints(run.folder / "checkpoint_p0"))
     frames = run.status()["env_frames"]
     run.wait_for(lambda: run.status()["env_frames"] > frames)
-    assert run.status()["troubles"]["restarts"] == 0
+    assert run.status()["faults"]["restarts"] == 0
     run.signal(signal.SIGTERM)
     assert run.end() == 143
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning import TASKS, Outcome, run
+from benchmarks.learning.table import TASKS, Outcome, run
 
 
 def learn(task: str, tmp_path: Path) -> Outcome:

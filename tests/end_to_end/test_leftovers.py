@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
+from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL, wait_for_end
-from utils.files import read_json_lines
 
 # An environment that starts processes when it is built, and writes their process ids into a file of its own.
 STARTS = """

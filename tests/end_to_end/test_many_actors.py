@@ -32,6 +32,6 @@ def test_600_actors_of_one_sleeping_environment_each_sample_and_learn(start, tmp
     # An iteration takes one rollout of everybody, at the soonest.
     run.wait_for(lambda: run.status() and run.status()["policies"][0]["train_steps"] > 0, seconds=400.0)
     status = run.status()
-    assert status["env_frames"] >= 600 * 32 and status["troubles"]["restarts"] == 0
+    assert status["env_frames"] >= 600 * 32 and status["faults"]["restarts"] == 0
     run.signal(15)
     assert run.end() == 143, run.output

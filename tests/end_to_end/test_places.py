@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from utils.processes import usable_cores
+from appo.utils.processes import usable_cores
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from algorithms import checkpoints
+from appo.algorithms import checkpoints
 from tests.end_to_end.conftest import SMALL
 
 TAGS = [

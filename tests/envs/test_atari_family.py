@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.api import EnvContext
-from envs.families.atari import FAMILY, AtariOptions
-from utils.options import ConfigError
+from appo.envs.api import EnvContext
+from appo.envs.families.atari import FAMILY, AtariOptions
+from appo.utils.options import ConfigError
 
 NOOP, FIRE = 0, 1
 
@@ -58,7 +58,7 @@ class PlainAtari:
             reward += self.ale.act(button)
             screens.append(self.ale.getScreenGrayscale().astype(np.int32))
         last_two = screens[-2:] if len(screens) == frames else screens[-1:]
-        self.picture = cv2.resize(np.max(last_two, axis=0).astype(np.uint8), (84, 84), interpolation=cv2.INTER_AREA)
+        self.image = cv2.resize(np.max(last_two, axis=0).astype(np.uint8), (84, 84), interpolation=cv2.INTER_AREA)
         return reward
 
     def start_episode(self):
@@ -69,14 +69,14 @@ class PlainAtari:
         else:
             self.hold(ale_py.Action.NOOP)
         self.hold(ale_py.Action.FIRE)
-        self.lives, self.pictures = self.ale.lives(), [self.picture] * 4
-        return np.stack(self.pictures)
+        self.lives, self.images = self.ale.lives(), [self.image] * 4
+        return np.stack(self.images)
 
     def step(self, action):
         reward = self.hold(self.buttons[action])
-        self.pictures = [*self.pictures[1:], self.picture]
+        self.images = [*self.images[1:], self.image]
         lost_life, self.lives = 0 < self.ale.lives() < self.lives, self.ale.lives()
-        return np.stack(self.pictures), reward, lost_life or self.ale.game_over()
+        return np.stack(self.images), reward, lost_life or self.ale.game_over()
 
 
 @pytest.mark.parametrize("sticky", [0.0, 0.25])
@@ -101,7 +101,7 @@ def test_the_newest_picture_is_last_and_earlier_observations_stay_as_they_were()
     env = make()
     observations = [env.reset(seed=1)[0]]
     copies = [observations[0].copy()]
-    for action in [3] * 20:  # a steady move, so that each picture differs
+    for action in [3] * 20:  # a steady move, so that each image differs
         observations.append(env.step(action)[0])
         copies.append(observations[-1].copy())
     for before, after in itertools.pairwise(observations):
@@ -212,5 +212,6 @@ def test_an_unknown_game_is_refused_with_what_is_close():
 
 
 def test_importing_the_family_imports_no_simulator():
-    code = "import sys, envs.families.atari; sys.exit(any(name in sys.modules for name in ('ale_py', 'cv2', 'torch')))"
+    code = "import sys, appo.envs.families.atari; "
+    code += "sys.exit(any(name in sys.modules for name in ('ale_py', 'cv2', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

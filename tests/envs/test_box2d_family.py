@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from envs.api import EnvContext
-from envs.families.box2d import FAMILY, NAMES
+from appo.envs.api import EnvContext
+from appo.envs.families.box2d import FAMILY, NAMES
 
 
 def make(name):
@@ -58,5 +58,5 @@ def test_defaults_fit_what_the_task_shows():
 
 
 def test_importing_the_family_imports_no_simulator():
-    code = "import sys, envs.families.box2d; sys.exit(any(name in sys.modules for name in ('Box2D', 'torch')))"
+    code = "import sys, appo.envs.families.box2d; sys.exit(any(name in sys.modules for name in ('Box2D', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -4,14 +4,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.adapters import step_arrays
-from envs.api import EnvContext
-from envs.families.classic import FAMILY, NAMES, NO_VELOCITY, ClassicOptions
-from envs.families.gymnasium import FAMILY as GYMNASIUM
-from envs.registry import make_batch_env, probe, resolve
-from envs.spaces import random_actions
-from envs.wrappers import SelectObservation
-from utils.options import ConfigError
+from appo.envs.adapters import step_arrays
+from appo.envs.api import EnvContext
+from appo.envs.families.classic import FAMILY, NAMES, NO_VELOCITY, ClassicOptions
+from appo.envs.families.gymnasium import FAMILY as GYMNASIUM
+from appo.envs.registry import make_batch_env, probe, resolve
+from appo.envs.spaces import random_actions
+from appo.envs.wrappers import SelectObservation
+from appo.utils.options import ConfigError
 
 
 @pytest.mark.parametrize("name", NAMES)

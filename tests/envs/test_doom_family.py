@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import vizdoom
 
-from envs.api import EnvContext
-from envs.families.doom import FAMILY, NAMES, DoomOptions
-from envs.simulators import doom_engine
-from envs.simulators.doom_engine import start_engine
-from envs.simulators.doom_scenarios import SCENARIOS, scenario_from_config
-from utils.options import ConfigError
+from appo.envs.api import EnvContext
+from appo.envs.families.doom import FAMILY, NAMES, DoomOptions
+from appo.envs.simulators import doom_engine
+from appo.envs.simulators.doom_engine import start_engine
+from appo.envs.simulators.doom_scenarios import SCENARIOS, scenario_from_config
+from appo.utils.options import ConfigError
 
 WAITS, LEFT, RIGHT, SHOOTS = 0, 1, 2, 3  # in doom_basic
 SHORT_BASIC = """
@@ -62,7 +62,7 @@ def scenarios_dir(tmp_path):
 
 
 def plain_pictures(config, seed, tics_of_steps):
-    """The pictures after each step, with ViZDoom used as its manual says, and colours last."""
+    """The images after each step, with ViZDoom used as its manual says, and colours last."""
     game = vizdoom.DoomGame()
     game.load_config(str(config))
     game.set_window_visible(False)
@@ -99,15 +99,15 @@ def test_random_play_stays_within_the_spaces(name, built):
     env = built(name)
     env.action_space.seed(0)
     observation = env.reset(seed=0)[0]
-    pictures = set()
+    images = set()
     for _ in range(200):
         observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
         assert env.observation_space.contains(observation)
         assert 0 < info["num_frames"] <= 4 and np.isfinite(reward)
-        pictures.add(observation["obs"].tobytes())
+        images.add(observation["obs"].tobytes())
         if terminated or truncated:
             env.reset()
-    assert len(pictures) > 150
+    assert len(images) > 150
     assert 0 < np.abs(observation["measurements"]).max() < 5
 
 
@@ -123,9 +123,9 @@ def test_the_last_step_before_the_time_limit_is_cut_and_still_shows_its_screen(s
     assert results[-1][4]["episode_extra_stats"]["ammo"] == 50
 
     expected = plain_pictures(scenarios_dir / "short.cfg", 3, frames[1:])
-    for (observation, *_), picture in zip(results, expected, strict=True):
-        assert np.array_equal(observation["obs"], picture)
-    assert not np.array_equal(expected[-1], expected[-2])  # the last picture is not merely the one before
+    for (observation, *_), image in zip(results, expected, strict=True):
+        assert np.array_equal(observation["obs"], image)
+    assert not np.array_equal(expected[-1], expected[-2])  # the last image is not merely the one before
 
 
 def test_without_a_time_limit_in_the_scenario_nothing_is_truncated(scenarios_dir, built):
@@ -192,14 +192,14 @@ def test_the_seed_decides_everything(built):
 
 def test_stacked_pictures_are_the_last_ones_oldest_first(built):
     env, single = built("doom_basic", env_framestack=3), built("doom_basic")
-    stacked, pictures = [env.reset(seed=2)[0]["obs"]], [single.reset(seed=2)[0]["obs"]]
+    stacked, images = [env.reset(seed=2)[0]["obs"]], [single.reset(seed=2)[0]["obs"]]
     for _ in range(4):
         stacked.append(env.step(LEFT)[0]["obs"])
-        pictures.append(single.step(LEFT)[0]["obs"])
-    assert len({picture.tobytes() for picture in pictures}) == 5
-    pictures = [pictures[0]] * 2 + pictures
+        images.append(single.step(LEFT)[0]["obs"])
+    assert len({image.tobytes() for image in images}) == 5
+    images = [images[0]] * 2 + images
     for step, stack in enumerate(stacked):
-        assert np.array_equal(stack, np.concatenate(pictures[step : step + 3]))
+        assert np.array_equal(stack, np.concatenate(images[step : step + 3]))
 
 
 @pytest.mark.parametrize(
@@ -279,12 +279,12 @@ def test_an_engine_that_fails_to_start_is_tried_again(monkeypatch):
 
 PLAYER = """
 import sys, hashlib
-from envs.api import EnvContext
-from envs.families.doom import FAMILY
+from appo.envs.api import EnvContext
+from appo.envs.families.doom import FAMILY
 env = FAMILY.make("doom_take_cover", FAMILY.config(), EnvContext())
 env.reset(seed=4)
-pictures = [env.step(1)[0]["obs"].tobytes() for _ in range(10)]
-print(hashlib.sha1(b"".join(pictures)).hexdigest(), flush=True)
+images = [env.step(1)[0]["obs"].tobytes() for _ in range(10)]
+print(hashlib.sha1(b"".join(images)).hexdigest(), flush=True)
 sys.stdin.readline()
 """
 
@@ -352,5 +352,6 @@ def test_closing_ends_the_engine_and_nothing_is_left_where_the_user_is(tmp_path,
 
 
 def test_importing_the_family_imports_no_simulator():
-    code = "import sys, envs.families.doom; sys.exit(any(name in sys.modules for name in ('vizdoom', 'cv2', 'torch')))"
+    code = "import sys, appo.envs.families.doom; "
+    code += "sys.exit(any(name in sys.modules for name in ('vizdoom', 'cv2', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envs.families.doom import FAMILY
-from envs.simulators import doom_leftovers
-from envs.simulators.doom_leftovers import SHARED_MEMORY, clear_up, folder_prefix
+from appo.envs.families.doom import FAMILY
+from appo.envs.simulators import doom_leftovers
+from appo.envs.simulators.doom_leftovers import SHARED_MEMORY, clear_up, folder_prefix
 
 NOBODY = 2**22 + 1  # no process group has this number
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, Decorrelation, DifferentSpecError, EnvContext, EnvError, MisfitError
-from envs.families.synthetic import SyntheticOptions
-from envs.faults import FaultKeeper, ValueCheck
-from envs.registry import make_batch_env
-from envs.vector.native import VectorEnvAdapter
-from envs.vector.serial import SerialVecEnv
+from appo.envs.adapters import step_arrays
+from appo.envs.api import BadEnvDataError, Decorrelation, DifferentSpecError, EnvContext, EnvError, MisfitError
+from appo.envs.faults import FaultPolicy, ValueCheck
+from appo.envs.registry import make_batch_env
+from appo.envs.synthetic_options import SyntheticOptions
+from appo.envs.vector.native import VectorEnvAdapter
+from appo.envs.vector.serial import SerialVecEnv
 
 
 class Counting(gymnasium.Env):
@@ -73,7 +73,7 @@ class Batch:
             yield
 
         self.contexts = [EnvContext(env_id=10 + i, seed=7, worker_index=2, env_name="counting") for i in range(3)]
-        self.keeper = keeper = FaultKeeper(count=self.counted.append, repairing=repairing, **rules)
+        self.keeper = keeper = FaultPolicy(count=self.counted.append, repairing=repairing, **rules)
         self.plan = plan
         self.envs = [self.build(context) for context in self.contexts]
         self.vec = SerialVecEnv(self.envs, self.contexts, keeper, self.build)
@@ -106,7 +106,7 @@ class Batch:
 
 CRASH = RuntimeError("the wheel came off")
 NAN = np.array([0.0, np.nan])
-STATE = ("rewards", "terminated", "truncated", "frames", "fresh", "final", "active", "crashed")
+STATE = ("rewards", "terminated", "truncated", "frames", "is_first", "is_last", "active", "crashed")
 
 
 def test_an_environment_that_raises_is_built_anew_and_the_others_go_on():
@@ -117,7 +117,8 @@ def test_an_environment_that_raises_is_built_anew_and_the_others_go_on():
     infos = batch.step()
     assert [batch.row("obs", row) for row in range(3)] == [[0, 3], [1, 0], [0, 3]]
     assert {name: batch.row(name) for name in STATE} == {
-        "rewards": 0, "terminated": 0, "truncated": 0, "frames": 0, "fresh": 1, "final": 0, "active": 1, "crashed": 1,
+        "rewards": 0, "terminated": 0, "truncated": 0, "frames": 0,
+        "is_first": 1, "is_last": 0, "active": 1, "crashed": 1,
     }  # fmt: skip
     assert [batch.row(name, 0) for name in STATE] == [1, 0, 0, 1, 0, 0, 1, 0] and not infos
     assert batch.built == [(11, 1)] and batch.counted == [False] and batch.repairs == 1
@@ -152,7 +153,7 @@ def test_a_crash_at_the_start_is_mended(begin):
         batch.reset()
     else:
         batch.vec.decorrelate(Decorrelation(np.random.default_rng(2), 50), batch.out)
-    assert batch.built[:2] == [(11, 1), (11, 2)] and batch.row("fresh") == 1 and batch.row("final") == 0
+    assert batch.built[:2] == [(11, 1), (11, 2)] and batch.row("is_first") == 1 and batch.row("is_last") == 0
     attempt, moment = batch.row("obs")
     assert (attempt, moment) == (2, 0) if begin == "reset" else attempt == 3 and moment > 0
 
@@ -170,7 +171,7 @@ def test_failing_without_a_sound_step_in_between_is_given_up_with_the_cause():
     message = r"environment 11 of counting \(worker 2, place 1 .* in step 4 times in a row, .*: RuntimeError: the wheel"
     with pytest.raises(EnvError, match=message) as caught:
         batch.step()
-    assert caught.value.__cause__ is CRASH and caught.value.in_a_row == 4 and not hasattr(caught.value, "is_final")
+    assert caught.value.__cause__ is CRASH and caught.value.in_a_row == 4 and not hasattr(caught.value, "retryable")
     assert len(batch.counted) == 3
 
 
@@ -202,7 +203,7 @@ def test_each_environment_that_is_built_or_reset_is_a_sign_of_life():
         beats.append(1)
         return True
 
-    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultKeeper(beat=beat))
+    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultPolicy(beat=beat))
     assert len(beats) >= 8, "4 are built, and 4 reset to look for masks"
     batch.reset(step_arrays(batch.spec, 4))
     assert len(beats) >= 12
@@ -261,7 +262,7 @@ def test_an_environment_with_other_spaces_cannot_take_the_place(monkeypatch):
     message = r"environment 11 of counting .* in make: its spaces .*same spaces"
     with pytest.raises(DifferentSpecError, match=message) as caught:
         batch.step()
-    assert caught.value.is_final and batch.built == [(11, 1)], "another try would build the same"
+    assert not caught.value.retryable and batch.built == [(11, 1)], "another try would build the same"
 
 
 BAD = [
@@ -283,7 +284,7 @@ def test_bad_data_end_the_run_and_are_named(value, message, moment):
     phase = "step" if moment else "reset"
     with pytest.raises(BadEnvDataError, match=rf"environment 11 of counting .* failed in {phase}: {message}") as caught:
         batch.reset().step(2)
-    assert caught.value.is_final and "\n" not in str(caught.value) and not batch.counted
+    assert not caught.value.retryable and "\n" not in str(caught.value) and not batch.counted
 
 
 @pytest.mark.parametrize("value, message", BAD)
@@ -343,7 +344,7 @@ def test_a_bad_info_later_on_ends_the_run_and_is_named(said, message):
     batch.step()
     with pytest.raises(BadEnvDataError, match=rf"environment 11 of counting .* failed in step: {message}") as caught:
         batch.step()
-    assert caught.value.is_final and "\n" not in str(caught.value) and not batch.counted
+    assert not caught.value.retryable and "\n" not in str(caught.value) and not batch.counted
 
 
 @pytest.mark.parametrize("said, message", BAD_INFOS)
@@ -423,20 +424,20 @@ def test_a_missing_key_is_bad_data(broken):
 
 def test_all_agents_of_an_environment_lose_the_step():
     options = SyntheticOptions(synthetic_num_agents=2)
-    batch = make_batch_env("synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultKeeper())
+    batch = make_batch_env("synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultPolicy())
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
     assert isinstance(batch, SerialVecEnv)
     batch.envs[1].step = lambda actions: 1 / 0
     batch.step(np.zeros((4, 1), np.float32), out)
-    assert out.crashed.tolist() == [0, 0, 1, 1] == out.fresh.tolist() and out.frames.tolist() == [1, 1, 0, 0]
+    assert out.crashed.tolist() == [0, 0, 1, 1] == out.is_first.tolist() and out.frames.tolist() == [1, 1, 0, 0]
     batch.step(np.zeros((4, 1), np.float32), out)
-    assert not out.crashed.any() and not out.fresh.any() and out.frames.tolist() == [1] * 4
+    assert not out.crashed.any() and not out.is_first.any() and out.frames.tolist() == [1] * 4
 
 
 def test_failures_are_logged_once_a_second_with_their_number(caplog, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("envs.faults.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("appo.envs.faults.time.monotonic", lambda: now[0])
     batch = Batch({(attempt, 1): CRASH for attempt in range(30)}, max_rebuilds=99).reset()
     with caplog.at_level(logging.WARNING):
         batch.step(10)
@@ -461,16 +462,16 @@ def test_errors_travel_between_processes():
 
     error = BadEnvDataError(3, "step", "text", EnvContext(env_id=8, env_name="x"), 2)
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) and again.is_final and again.context.env_id == 8
+    assert str(again) == str(error) and not again.retryable and again.context.env_id == 8
     assert str(pickle.loads(pickle.dumps(MisfitError("k", "a", "b")))) == "'k' should be a, but is b"
 
 
 @pytest.mark.parametrize("drops_bad_data", [False, True])
 def test_a_natively_vectorised_environment_fails_and_begins_anew_as_a_whole(drops_bad_data):
-    from envs.families.classic import ClassicOptions
+    from appo.envs.families.classic import ClassicOptions
 
     contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
-    keeper = FaultKeeper(drops_bad_data=drops_bad_data)
+    keeper = FaultPolicy(drops_bad_data=drops_bad_data)
     batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, keeper)
     out = step_arrays(batch.spec, 4)
     batch.reset(out)
@@ -483,9 +484,9 @@ def test_a_natively_vectorised_environment_fails_and_begins_anew_as_a_whole(drop
             batch.step(actions, out)
         return
     batch.step(actions, out)
-    assert out.crashed.all() and out.fresh.all() and np.isfinite(out.observations["obs"]).all()
+    assert out.crashed.all() and out.is_first.all() and np.isfinite(out.observations["obs"]).all()
     batch.step(actions, out)
-    assert not out.crashed.any() and not out.fresh.any() and (out.rewards == 1).all()
+    assert not out.crashed.any() and not out.is_first.any() and (out.rewards == 1).all()
 
 
 def test_the_check_of_values_looks_at_floats_of_every_key_and_nothing_else():

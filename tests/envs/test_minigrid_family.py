@@ -1,4 +1,4 @@
-"""MiniGrid: the picture and the direction are kept, channels first; the mission is not."""
+"""MiniGrid: the image and the direction are kept, channels first; the mission is not."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.api import EnvContext
-from envs.families.minigrid import FAMILY, NAMES
+from appo.envs.api import EnvContext
+from appo.envs.families.minigrid import FAMILY, NAMES
 
 TURN_LEFT, FORWARD = 0, 2
 
@@ -58,7 +58,8 @@ def test_memory_is_switched_on_where_the_task_needs_it():
 
 
 def test_importing_the_family_imports_no_simulator():
-    code = "import sys, envs.families.minigrid; sys.exit(any(name in sys.modules for name in ('minigrid', 'torch')))"
+    code = "import sys, appo.envs.families.minigrid; "
+    code += "sys.exit(any(name in sys.modules for name in ('minigrid', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

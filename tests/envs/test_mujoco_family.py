@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from envs.api import EnvContext
-from envs.families.mujoco import FAMILY, NAMES
+from appo.envs.api import EnvContext
+from appo.envs.families.mujoco import FAMILY, NAMES
 
 
 def make(name):
@@ -55,7 +55,7 @@ def test_nothing_is_written_where_the_user_is_or_to_the_terminal(tmp_path, monke
 
 
 def test_importing_the_family_imports_no_simulator():
-    code = "import sys, envs.families.mujoco; sys.exit(any(name in sys.modules for name in ('mujoco', 'torch')))"
+    code = "import sys, appo.envs.families.mujoco; sys.exit(any(name in sys.modules for name in ('mujoco', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

@@ -8,14 +8,14 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from envs.adapters import step_arrays
-from envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError
-from envs.families.classic import ClassicOptions
-from envs.faults import FaultKeeper
-from envs.registry import make_batch_env
-from envs.vector.native import VectorEnvAdapter
-from envs.vector.serial import SerialVecEnv
-from utils.options import ConfigError
+from appo.envs.adapters import step_arrays
+from appo.envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError
+from appo.envs.families.classic import ClassicOptions
+from appo.envs.faults import FaultPolicy
+from appo.envs.registry import make_batch_env
+from appo.envs.vector.native import VectorEnvAdapter
+from appo.envs.vector.serial import SerialVecEnv
+from appo.utils.options import ConfigError
 
 
 class Counter(gymnasium.Env):
@@ -63,8 +63,8 @@ def play(batch, count):
 def test_every_end_is_flagged_once_and_a_terminated_one_shows_nothing():
     seen = play(VectorEnvAdapter(SyncVectorEnv([Counter, lambda: Counter(5)]), contexts(2)), 5)
     assert seen["obs"] == [[0], [1], [2], [0], [0], [1]]
-    assert seen["fresh"] == [1, 0, 0, 0, 1, 0]
-    assert seen["final"] == [0, 0, 0, 1, 0, 0]
+    assert seen["is_first"] == [1, 0, 0, 0, 1, 0]
+    assert seen["is_last"] == [0, 0, 0, 1, 0, 0]
     assert seen["active"] == [1, 1, 1, 1, 1, 1]
     assert seen["terminated"][1:] == [0, 0, 1, 0, 0]
     assert seen["truncated"][1:] == [0, 0, 0, 0, 0]
@@ -99,10 +99,10 @@ def test_flags_may_be_numbers_and_nothing_but_0_and_1():
 
 def test_a_limit_is_a_truncation_and_both_at_once_is_a_termination():
     seen = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(9), 2)]), contexts(1)), 3)
-    assert seen["truncated"][1:] == [0, 1, 0] and seen["terminated"][1:] == [0, 0, 0] and seen["final"][2] == 1
+    assert seen["truncated"][1:] == [0, 1, 0] and seen["terminated"][1:] == [0, 0, 0] and seen["is_last"][2] == 1
     assert seen["obs"][2] == [2], "what would have followed is valued by the last observation"
     both = play(VectorEnvAdapter(SyncVectorEnv([lambda: TimeLimit(Counter(2), 2)]), contexts(1)), 3)
-    assert both["truncated"][1:] == [0, 0, 0] and both["terminated"][1:] == [0, 1, 0] and both["final"][2] == 1
+    assert both["truncated"][1:] == [0, 0, 0] and both["terminated"][1:] == [0, 1, 0] and both["is_last"][2] == 1
 
 
 def test_the_unseen_step_pays_nothing_and_a_final_observation_is_of_an_active_agent():
@@ -124,8 +124,8 @@ def test_masks_in_infos_become_an_observation():
 
 def test_a_reset_forgets_an_end():
     batch = VectorEnvAdapter(SyncVectorEnv([Counter]), contexts(1))
-    assert play(batch, 3)["final"][3] == 1
-    assert play(batch, 1)["fresh"] == [1, 0]
+    assert play(batch, 3)["is_last"][3] == 1
+    assert play(batch, 1)["is_first"] == [1, 0]
 
 
 def cartpoles(count):
@@ -139,7 +139,7 @@ def episodes(batch, num_envs, steps):
     batch.reset(out)
     decisions: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
     for _ in range(steps):
-        before, is_final = out.observations["obs"].copy(), out.final.astype(bool)
+        before, is_final = out.observations["obs"].copy(), out.is_last.astype(bool)
         actions = [[0 if is_final[row] else actions_of[row].integers(2)] for row in range(num_envs)]
         batch.step(np.array(actions, np.float32), out)
         for row in np.flatnonzero(~is_final):
@@ -180,7 +180,7 @@ def test_decorrelation_brings_environments_out_of_step_as_their_episodes_end():
     out = step_arrays(batch.spec, 8)
     elapsed = batch.decorrelate(Decorrelation(np.random.default_rng(0), 45), out)
     assert elapsed.tolist() == [env.get_wrapper_attr("_elapsed_steps") for env in vector.envs]
-    assert out.fresh.all() and not out.rewards.any()
+    assert out.is_first.all() and not out.rewards.any()
     first_end = np.zeros(8, int)
     for step in range(1, 40):
         batch.step(np.zeros((8, 1), np.float32), out)
@@ -248,7 +248,7 @@ def breaking(does, count, **keeper):
         ordinary = [lambda: Counter(9)] * (count - 1)
         return SyncVectorEnv([*ordinary, lambda: Breaking(does, len(built))])
 
-    faults = FaultKeeper(count=failures.append, **keeper)
+    faults = FaultPolicy(count=failures.append, **keeper)
     return VectorEnvAdapter(build(contexts(count)[0]), contexts(count), faults, build), failures, built
 
 
@@ -258,7 +258,7 @@ def test_environments_that_cannot_be_mended_alone_begin_anew_together_and_lose_t
     seen = play(batch, 4)  # of the first environment, which had done nothing wrong
     assert seen["obs"] == [[0], [1], [0], [1], [0] if is_bad_data else [2]]
     assert seen["crashed"][1:] == [0, 1, 0, int(is_bad_data)]
-    assert seen["fresh"] == [1, 0, 1, 0, int(is_bad_data)]
+    assert seen["is_first"] == [1, 0, 1, 0, int(is_bad_data)]
     assert seen["rewards"][1:3] == [1, 0] and seen["frames"][1:3] == [4, 0]
     assert failures == [is_bad_data] * (2 if is_bad_data else 1)
     assert len(built) == times_built
@@ -282,7 +282,7 @@ def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
         built.append(context)
         return Listening([lambda: Breaking("raise", len(built))])
 
-    batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultKeeper(), build)
+    batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultPolicy(), build)
     batch.set_training_progress(1000)
     batch.set_reward_shaping({"speed": 2.0})
     first, said = batch.env, [1000, {"speed": 2.0}]
@@ -303,13 +303,13 @@ def test_raising_when_told_of_progress_is_a_failure_of_the_next_step():
 
     built: list[EnvContext] = []
     failures: list[bool] = []
-    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultKeeper(count=failures.append), build)
+    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultPolicy(count=failures.append), build)
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
     batch.set_training_progress(1000)
     assert len(built) == 1 and not failures
     batch.step(np.zeros((2, 1), np.float32), out)
-    assert out.crashed.tolist() == [1, 1] == out.fresh.tolist() and failures == [False] and len(built) == 2
+    assert out.crashed.tolist() == [1, 1] == out.is_first.tolist() and failures == [False] and len(built) == 2
     batch.step(np.zeros((2, 1), np.float32), out)
     assert not out.crashed.any()
 
@@ -351,7 +351,7 @@ def test_a_bad_info_later_on_names_its_environment_or_is_dropped_with_its_step(s
             return *results, infos | (said if self.steps == 2 else {})
 
     def built(**rules):
-        return VectorEnvAdapter(Talking([lambda: Counter(9)] * 2), contexts(2), FaultKeeper(**rules), lambda _: None)
+        return VectorEnvAdapter(Talking([lambda: Counter(9)] * 2), contexts(2), FaultPolicy(**rules), lambda _: None)
 
     with pytest.raises(BadEnvDataError, match=f"failed in step: {message}") as caught:
         play(built(), 2)

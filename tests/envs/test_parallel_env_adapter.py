@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.adapters import step_arrays
-from envs.api import Decorrelating, Decorrelation, EnvContext, EnvError, UnsupportedSpaceError
-from envs.registry import make_batch_env
-from envs.vector.serial import SerialVecEnv
+from appo.envs.adapters import step_arrays
+from appo.envs.api import Decorrelating, Decorrelation, EnvContext, EnvError, UnsupportedSpaceError
+from appo.envs.registry import make_batch_env
+from appo.envs.vector.serial import SerialVecEnv
 
 SPACE = spaces.Box(-99, 99, (1,), np.float32)
 
@@ -85,8 +85,8 @@ def test_agents_that_terminate_early_are_inactive_until_all_are_gone():
     rows = table(env, 4)
     assert column(rows, "obs") == [[100, 110, 120], [101, 0, 121], [102, 0, 122], [200, 210, 220], [201, 0, 221]]
     assert column(rows, "active") == [[1, 1, 1], [1, 0, 1], [1, 0, 1], [1, 1, 1], [1, 0, 1]]
-    assert column(rows, "fresh") == [[1, 1, 1], [0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 0]]
-    assert column(rows, "final") == [[0, 0, 0]] * 5
+    assert column(rows, "is_first") == [[1, 1, 1], [0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 0]]
+    assert column(rows, "is_last") == [[0, 0, 0]] * 5
     assert column(rows, "terminated", 1) == [[0, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
     assert column(rows, "truncated", 1) == [[0, 0, 0]] * 4
     assert column(rows, "rewards", 1) == [[1, 1, 1], [2, 0, 2], [3, 0, 3], [1, 1, 1]]
@@ -98,8 +98,8 @@ def test_a_cut_for_all_shows_every_last_observation_before_the_next_episode():
     env = ScriptedParallel({}, {"a": "C", "b": "C", "c": "C"})
     rows = table(env, 4)
     assert column(rows, "obs") == [[100, 110, 120], [101, 111, 121], [102, 112, 122], [200, 210, 220], [201, 211, 221]]
-    assert column(rows, "final") == [[0] * 3, [0] * 3, [1] * 3, [0] * 3, [0] * 3]
-    assert column(rows, "fresh") == [[1] * 3, [0] * 3, [0] * 3, [1] * 3, [0] * 3]
+    assert column(rows, "is_last") == [[0] * 3, [0] * 3, [1] * 3, [0] * 3, [0] * 3]
+    assert column(rows, "is_first") == [[1] * 3, [0] * 3, [0] * 3, [1] * 3, [0] * 3]
     assert column(rows, "truncated", 1) == [[0] * 3, [1] * 3, [0] * 3, [0] * 3]
     assert column(rows, "rewards", 1) == [[1] * 3, [2] * 3, [0] * 3, [1] * 3]
     assert column(rows, "frames", 1) == [[1] * 3, [1] * 3, [0] * 3, [1] * 3]
@@ -112,15 +112,15 @@ def test_a_last_step_that_terminates_some_and_cuts_others_waits_for_the_cut_ones
     assert column(rows, "terminated", 1) == [[1, 0, 1], [0, 0, 0]]
     assert column(rows, "truncated", 1) == [[0, 1, 0], [0, 0, 0]]
     assert column(rows, "obs") == [[100, 110, 120], [0, 111, 0], [200, 210, 220]]
-    assert column(rows, "final") == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert column(rows, "is_last") == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
     assert column(rows, "active") == [[1, 1, 1], [0, 1, 0], [1, 1, 1]]
-    assert column(rows, "fresh") == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert column(rows, "is_first") == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
 
 
 def test_an_agent_that_is_cut_early_shows_its_last_observation_and_then_rests():
     rows = table(ScriptedParallel({"c": "C"}, {}, {"a": "T", "b": "T"}), 3)
     assert column(rows, "obs") == [[100, 110, 120], [101, 111, 121], [102, 112, 0], [200, 210, 220]]
-    assert column(rows, "final") == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert column(rows, "is_last") == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert column(rows, "active") == [[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1]]
     assert column(rows, "truncated", 1) == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert column(rows, "terminated", 1) == [[0, 0, 0], [0, 0, 0], [1, 1, 0]]
@@ -129,7 +129,7 @@ def test_an_agent_that_is_cut_early_shows_its_last_observation_and_then_rests():
 def test_an_agent_that_comes_late_starts_fresh_when_it_comes():
     rows = table(ScriptedParallel({}, {"c": "+"}, {}, absent=("c",)), 3)
     assert column(rows, "active") == [[1, 1, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
-    assert column(rows, "fresh", 1) == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert column(rows, "is_first", 1) == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert column(rows, "obs")[1:3] == [[101, 111, 0], [102, 112, 122]]
     assert column(rows, "frames", 1) == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
 
@@ -150,7 +150,7 @@ def test_an_agent_that_ended_does_not_come_back_though_the_environment_still_lis
 def test_an_agent_that_ends_in_both_ways_is_terminated():
     rows = table(ScriptedParallel({"b": "TC"}), 1)
     assert column(rows, "terminated", 1) == [[0, 1, 0]] and column(rows, "truncated", 1) == [[0, 0, 0]]
-    assert column(rows, "final") == [[0, 0, 0]] * 2 and column(rows, "active")[1] == [1, 0, 1]
+    assert column(rows, "is_last") == [[0, 0, 0]] * 2 and column(rows, "active")[1] == [1, 0, 1]
 
 
 def test_an_agent_that_vanishes_without_a_word_counts_as_terminated():
@@ -212,7 +212,7 @@ def test_decorrelated_agents_that_left_take_no_part():
     active = out.active.reshape(6, 3)
     assert active[:, 2].all(), "the last agent lives to the end"
     assert 0 < active[:, 0].sum() < 6, "otherwise nobody has left, or everybody"
-    assert (out.observations["obs"][out.active == 0] == 0).all() and not out.final.any()
+    assert (out.observations["obs"][out.active == 0] == 0).all() and not out.is_last.any()
 
 
 def test_an_agent_cut_by_the_last_step_of_decorrelation_takes_no_part():
@@ -222,7 +222,7 @@ def test_an_agent_cut_by_the_last_step_of_decorrelation_takes_no_part():
     has_stepped = out.observations["obs"][::3, 0] == 101
     assert has_stepped.any() and not has_stepped.all()
     assert elapsed.tolist() == has_stepped.repeat(3).tolist()
-    assert out.active[2::3].tolist() == (~has_stepped).astype(int).tolist() and not out.final.any()
+    assert out.active[2::3].tolist() == (~has_stepped).astype(int).tolist() and not out.is_last.any()
 
 
 def test_an_environment_of_pettingzoo_plays_its_episodes_to_the_end():

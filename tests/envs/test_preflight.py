@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs import preflight
-from envs.api import EnvContext, EnvError, EnvFamily
-from envs.families.synthetic import SyntheticOptions
-from envs.preflight import MAX_SECONDS, MAX_STEPS, PROFILE_STEPS, check_environment
-from envs.registry import NoOptions, ResolvedEnv, resolve
-from utils.options import ConfigError
+from appo.envs import preflight
+from appo.envs.api import EnvContext, EnvError, EnvFamily
+from appo.envs.preflight import MAX_SECONDS, MAX_STEPS, PROFILE_STEPS, check_environment
+from appo.envs.registry import NoOptions, ResolvedEnv, resolve
+from appo.envs.synthetic_options import SyntheticOptions
+from appo.utils.options import ConfigError
 
 
 class Sound(gymnasium.Env):
@@ -321,7 +321,7 @@ def test_other_kinds_of_environments_pass(name):
 
 
 def test_agents_are_looked_at_one_by_one():
-    from envs.simulators.synthetic_multi import MultiIdentity
+    from appo.envs.simulators.synthetic_multi import MultiIdentity
 
     class Broken(MultiIdentity):
         def step(self, actions):
@@ -381,8 +381,8 @@ def test_a_native_vector_environment_is_played_with_the_actions_that_its_infos_a
     assert not checked.warnings and 10 <= checked.profile.episode_steps <= 11
 
 
-class Pictures(Sound):
-    """Three steps of a picture whose pixels are symbols."""
+class Images(Sound):
+    """Three steps of an image whose pixels are symbols."""
 
     observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)  # type: ignore[assignment]
     action_space = spaces.Discrete(2)
@@ -401,25 +401,25 @@ class Pictures(Sound):
         return self.observe(), 0.5, False, self.steps == 3, {}
 
 
-class PaysAtTheEnd(Pictures):
+class PaysAtTheEnd(Images):
     def step(self, action):
         self.steps += 1
         return self.observe(), float(self.steps == 3), self.steps == 3, False, {}
 
 
-class OnlyCosts(Pictures):
+class OnlyCosts(Images):
     def step(self, action):
         self.steps += 1
         return self.observe(), -float(self.steps % 2), self.steps == 3, False, {}
 
 
-class CostsAndGains(Pictures):
+class CostsAndGains(Images):
     def step(self, action):
         self.steps += 1
         return self.observe(), 2.0 - self.steps, self.steps == 3, False, {}
 
 
-class Slow(Pictures):
+class Slow(Images):
     def step(self, action):
         time.sleep(0.1)
         return super().step(action)
@@ -442,7 +442,7 @@ def test_every_episode_of_the_check_has_a_seed_of_its_own():
 
 
 def test_the_check_tells_what_defaults_are_fitted_to():
-    checked = check(lambda: gymnasium.wrappers.TimeLimit(Pictures(), 100))
+    checked = check(lambda: gymnasium.wrappers.TimeLimit(Images(), 100))
     assert 0.002 <= checked.profile.step_s < 0.1
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (7.0, True)
     assert (checked.profile.episode_steps, checked.profile.rewards_end_only) == (3.0, False)
@@ -454,6 +454,6 @@ def test_the_check_tells_what_defaults_are_fitted_to():
     mixed = check(CostsAndGains).profile
     assert not mixed.rewards_only_cost and mixed.num_gains == (mixed.num_steps + 2) // 3, "the first step of three"
     assert check(OnlyCosts).profile.num_gains == 0
-    assert check(Pictures).profile.num_steps > check(Slow).profile.num_steps > 0
+    assert check(Images).profile.num_steps > check(Slow).profile.num_steps > 0
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)

@@ -10,9 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.api import EnvContext, EnvError, EnvFamily, UnsupportedSpaceError
-from envs.families.synthetic import SyntheticOptions
-from envs.registry import (
+from appo.envs.api import EnvContext, EnvError, EnvFamily, UnsupportedSpaceError
+from appo.envs.registry import (
     NoOptions,
     call_factory,
     make_batch_env,
@@ -21,7 +20,8 @@ from envs.registry import (
     register_env_family,
     resolve,
 )
-from utils.options import ConfigError
+from appo.envs.synthetic_options import SyntheticOptions
+from appo.utils.options import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def forget_what_was_registered(monkeypatch):
     monkeypatch.setattr(sys, "path", sys.path[:])
     yield
     for name in set(sys.modules) - set(before):
-        if name.startswith(("envs.families.my", "user_")):
+        if name.startswith(("appo.envs.families.my", "user_")):
             del sys.modules[name]
 
 
@@ -80,10 +80,11 @@ def run_python(arguments, folder=ROOT):
 def test_only_the_family_asked_for_is_imported_and_gymnasium_not_for_its_name():
     code = """
         import sys
-        from envs.registry import resolve
+        from appo.envs.registry import resolve
         resolve("synthetic_identity")
         assert "gymnasium" not in sys.modules
-        assert [name for name in sys.modules if name.startswith("envs.families.")] == ["envs.families.synthetic"]
+        families = [name for name in sys.modules if name.startswith("appo.envs.families.")]
+        assert families == ["appo.envs.families.synthetic"]
         resolve("CartPole-v1")
         print("torch" in sys.modules)
     """
@@ -224,9 +225,9 @@ def test_what_cannot_be_imported_is_refused_at_once(name, message, user_folder):
 SCRIPT = """
     import multiprocessing, pickle, sys
     import numpy as np
-    from envs.adapters import step_arrays
-    from envs.api import EnvContext
-    from envs.registry import make_batch_env, register_env, resolve
+    from appo.envs.adapters import step_arrays
+    from appo.envs.api import EnvContext
+    from appo.envs.registry import make_batch_env, register_env, resolve
 
     def child(connection, resolved):
         batch = make_batch_env(resolved, None, [EnvContext(env_id=i) for i in range(2)])

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.adapters import first_seed, step_arrays
-from envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
-from envs.families.classic import ClassicOptions
-from envs.families.synthetic import SyntheticOptions
-from envs.faults import FaultKeeper
-from envs.registry import make_batch_env
-from envs.specs import in_words
-from envs.vector.serial import SerialVecEnv
-from utils.options import ConfigError
+from appo.envs.adapters import first_seed, step_arrays
+from appo.envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
+from appo.envs.families.classic import ClassicOptions
+from appo.envs.faults import FaultPolicy
+from appo.envs.registry import make_batch_env
+from appo.envs.specs import in_words
+from appo.envs.synthetic_options import SyntheticOptions
+from appo.envs.vector.serial import SerialVecEnv
+from appo.utils.options import ConfigError
 
 CONTINUES, TERMINATES, IS_TRUNCATED, BOTH = (False, False), (True, False), (False, True), (True, True)
 
@@ -84,7 +84,7 @@ def test_a_reset_starts_every_episode_and_writes_nothing_of_a_step():
     batch = batch_of(Scripted(CONTINUES), Scripted(CONTINUES))
     (out,) = after_steps(batch, 0)
     assert out.observations["obs"].tolist() == [[1, 0], [1, 0]] and out.observations["obs"].dtype == np.float32
-    assert out.fresh.tolist() == [1, 1] and out.final.tolist() == [0, 0] and out.active.tolist() == [1, 1]
+    assert out.is_first.tolist() == [1, 1] and out.is_last.tolist() == [0, 0] and out.active.tolist() == [1, 1]
     for untouched in (out.rewards, out.terminated, out.truncated, out.frames):
         assert untouched.tolist() == [99, 99]
 
@@ -95,8 +95,8 @@ def test_a_terminated_step_shows_the_next_episode_at_once():
     assert history(steps[1:], "rewards") == [11, 12, 21]
     assert history(steps[1:], "terminated") == [0, 1, 0]
     assert history(steps[1:], "truncated") == [0, 0, 0]
-    assert history(steps, "fresh") == [1, 0, 1, 0]
-    assert history(steps, "final") == [0, 0, 0, 0]
+    assert history(steps, "is_first") == [1, 0, 1, 0]
+    assert history(steps, "is_last") == [0, 0, 0, 0]
     assert history(steps, "active") == [1, 1, 1, 1]
     assert history(steps[1:], "frames") == [1, 1, 1]
 
@@ -108,8 +108,8 @@ def test_a_truncated_step_shows_the_last_observation_and_the_next_one_starts_ane
     assert history(steps[1:], "rewards") == [11, 12, 0, 21]
     assert history(steps[1:], "truncated") == [0, 1, 0, 0]
     assert history(steps[1:], "terminated") == [0, 0, 0, 0]
-    assert history(steps, "final") == [0, 0, 1, 0, 0]
-    assert history(steps, "fresh") == [1, 0, 0, 1, 0]
+    assert history(steps, "is_last") == [0, 0, 1, 0, 0]
+    assert history(steps, "is_first") == [1, 0, 0, 1, 0]
     assert history(steps, "active") == [1, 1, 1, 1, 1]
     assert history(steps[1:], "frames") == [1, 1, 0, 1]
     assert len(env.actions) == 3, "the action on the final observation does not reach the environment"
@@ -118,7 +118,7 @@ def test_a_truncated_step_shows_the_last_observation_and_the_next_one_starts_ane
 def test_a_step_that_ends_in_both_ways_is_terminated():
     steps = after_steps(batch_of(Scripted(BOTH)), 2)
     assert history(steps[1:], "terminated") == [1, 1] and history(steps[1:], "truncated") == [0, 0]
-    assert history(steps, "final") == [0, 0, 0] and history(steps, "fresh") == [1, 1, 1]
+    assert history(steps, "is_last") == [0, 0, 0] and history(steps, "is_first") == [1, 1, 1]
 
 
 def test_a_reset_forgets_a_truncation():
@@ -160,7 +160,7 @@ def test_infos_give_frames_activity_and_what_the_caller_is_to_count():
 def test_a_final_observation_is_of_an_active_agent():
     infos = {1: {"is_active": False}, 2: {"is_active": False}}
     steps = after_steps(batch_of(Scripted(CONTINUES, IS_TRUNCATED, infos=infos)), 2)
-    assert history(steps, "active") == [1, 0, 1] and history(steps, "final") == [0, 0, 1]
+    assert history(steps, "active") == [1, 0, 1] and history(steps, "is_last") == [0, 0, 1]
 
 
 def test_frames_of_a_step_that_terminates_count():
@@ -208,7 +208,8 @@ def rollout(contexts, actions):
     seen = [out.observations["obs"].copy()]
     for step in actions[:, [context.env_id for context in contexts]]:
         batch.step(step, out)
-        seen.append(np.hstack([out.observations["obs"], np.stack([out.rewards, out.terminated, out.fresh]).T]).copy())
+        flags = np.stack([out.rewards, out.terminated, out.is_first]).T
+        seen.append(np.hstack([out.observations["obs"], flags]).copy())
     batch.close()
     return {context.env_id: [step[row].tolist() for step in seen] for row, context in enumerate(contexts)}
 
@@ -233,7 +234,7 @@ def test_decorrelation_leaves_every_environment_at_another_moment():
     assert elapsed.tolist() == moments.tolist()
     assert len(set(moments.tolist())) > 10 and 0 <= moments.min() < moments.max() <= 100
     assert {action for env in envs for action in env.actions} == {0, 1, 2}
-    assert out.fresh.all() and not out.final.any() and out.active.all()
+    assert out.is_first.all() and not out.is_last.any() and out.active.all()
     assert (out.rewards == 99).all() and (out.frames == 99).all(), "its steps are nobody's"
 
 
@@ -246,7 +247,7 @@ def test_decorrelation_crosses_ends_and_never_stops_on_a_final_observation():
     assert episodes.max() > 1 and elapsed.tolist() == moments.tolist()
     assert set(moments[::2].tolist()) <= {0, 1} and set(moments[1::2].tolist()) <= {0, 1, 2}
     batch.step(np.zeros((16, 1), np.float32), out)
-    assert not out.fresh[::2][moments[::2] == 0].any(), "no episode is owed"
+    assert not out.is_first[::2][moments[::2] == 0].any(), "no episode is owed"
 
 
 def test_decorrelation_is_reproducible_and_stops_when_its_time_is_over():
@@ -301,7 +302,7 @@ def test_decorrelation_is_a_sign_of_life_and_ends_when_nobody_needs_it_any_more(
     answers = iter([True] * 11 + [False] * 100)
     envs = [Scripted(CONTINUES) for _ in range(2)]
     contexts = [EnvContext(env_id=i) for i in range(2)]
-    batch = SerialVecEnv(envs, contexts, FaultKeeper(beat=lambda: next(answers)), lambda context: Scripted(CONTINUES))
+    batch = SerialVecEnv(envs, contexts, FaultPolicy(beat=lambda: next(answers)), lambda context: Scripted(CONTINUES))
     batch.decorrelate(Decorrelation(np.random.default_rng(0), 1000), garbage(batch))
     assert sum(len(env.actions) for env in envs) == 11 - 2 - 2, "2 were built and 2 reset before"
 
@@ -354,7 +355,7 @@ def test_environments_with_different_spaces_are_refused():
     )
     with pytest.raises(DifferentSpecError, match=message) as caught:
         batch_of(Scripted(CONTINUES), other)
-    assert caught.value.is_final and "\n" not in str(caught.value)
+    assert not caught.value.retryable and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ def test_environments_that_agree_with_each_other_but_not_with_the_run_are_refuse
     message = f"environment 6 of {name} .* failed in make: its spaces differ"
     with pytest.raises(DifferentSpecError, match=message) as caught:
         make_batch_env(name, options, contexts, spec=expected)
-    assert caught.value.is_final and str(caught.value).count("[observations: ") == 2
+    assert not caught.value.retryable and str(caught.value).count("[observations: ") == 2
 
 
 def test_what_makes_two_specs_differ_is_told():

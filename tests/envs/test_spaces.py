@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.api import ActionLeaf, ObservationLeaf, UnsupportedSpaceError
-from envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width, random_actions
+from appo.envs.api import ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width, random_actions
 
 ROWS = 3
 
@@ -58,11 +58,11 @@ def test_an_observation_space_becomes_one_leaf(space, shape, dtype, kind, num_ca
     ],
 )
 def test_pictures_are_stored_channels_first(shape, to_channels_first):
-    pictures = [box(shape).sample() for _ in range(ROWS)]
-    result = stored(box(shape), *pictures)["obs"]
+    images = [box(shape).sample() for _ in range(ROWS)]
+    result = stored(box(shape), *images)["obs"]
     assert len(np.unique(result)) > 10
-    for row, picture in zip(result, pictures, strict=True):
-        np.testing.assert_array_equal(row, to_channels_first(picture))
+    for row, image in zip(result, images, strict=True):
+        np.testing.assert_array_equal(row, to_channels_first(image))
 
 
 def test_a_batch_of_observations_is_stored_like_its_rows_one_by_one():

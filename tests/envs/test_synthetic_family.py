@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvError
-from envs.families.synthetic import BAD_DATA, FAMILY, NAMES, SyntheticOptions
-from envs.registry import make_batch_env, resolve
-from envs.spaces import random_actions
-from utils.options import ConfigError, options_of
+from appo.envs.adapters import step_arrays
+from appo.envs.api import EnvContext, EnvError
+from appo.envs.families.synthetic import FAMILY, NAMES
+from appo.envs.registry import make_batch_env, resolve
+from appo.envs.spaces import random_actions
+from appo.envs.synthetic_options import BAD_DATA, SyntheticOptions
+from appo.utils.options import ConfigError, options_of
 
 LENGTH = 20  # of an episode, by default
 ENVS = 4
@@ -25,8 +26,8 @@ def returns(name, policy, num_episodes=12, **options):
     out = step_arrays(batch.spec, ENVS)
     batch.reset(out)
     total, ends = 0.0, 0
-    while ends < num_episodes * len(out.fresh):
-        is_counted = out.final == 0
+    while ends < num_episodes * len(out.is_first):
+        is_counted = out.is_last == 0
         batch.step(np.asarray(policy(out.observations, out), np.float32), out)
         total += out.rewards[is_counted].sum()
         ends += int(out.terminated.sum() + out.truncated.sum())
@@ -37,13 +38,13 @@ def returns(name, policy, num_episodes=12, **options):
 def at_random(name, **options):
     spec = make_batch_env(name, SyntheticOptions(**options), [EnvContext()]).spec
     rng = np.random.default_rng(0)
-    return lambda observations, out: random_actions(spec.actions, rng, len(out.fresh))
+    return lambda observations, out: random_actions(spec.actions, rng, len(out.is_first))
 
 
-def brightest(pictures):
+def brightest(images):
     """Which quadrant of [E, C, H, W] is bright."""
-    half = pictures.shape[-1] // 2
-    quadrants = [pictures[:, 0, row, column] for row in (0, half) for column in (0, half)]
+    half = images.shape[-1] // 2
+    quadrants = [images[:, 0, row, column] for row in (0, half) for column in (0, half)]
     return np.argmax(quadrants, axis=0)
 
 
@@ -57,7 +58,7 @@ class Remembers:
 
     def __call__(self, seen, out):
         cues = seen["obs"][:, :-1]
-        self.cue = np.where(out.fresh == 1, cues.argmax(axis=1), getattr(self, "cue", 0))
+        self.cue = np.where(out.is_first == 1, cues.argmax(axis=1), getattr(self, "cue", 0))
         return self.cue[:, None]
 
 
@@ -124,7 +125,7 @@ def test_agents_leave_one_after_the_other_and_earn_their_lifetime():
             lifetimes[int(row)] = (number, infos[int(row)]["episode_extra_stats"]["lifetime"])
     assert lifetimes == {0: (7, 7.0), 1: (14, 14.0), 2: (20, 20.0)}
     assert earned.tolist() == [7, 14, 20]
-    assert out.fresh.tolist() == [1, 1, 1], "the next episode has begun with everybody"
+    assert out.is_first.tolist() == [1, 1, 1], "the next episode has begun with everybody"
 
 
 def test_statistics_true_rewards_and_frames_come_with_the_steps():
@@ -244,8 +245,8 @@ def test_an_unreliable_cartpole_raises_and_stalls_as_often_as_asked():
 
 def test_an_exit_ends_the_process_with_its_code():
     code = (
-        "from envs.registry import resolve; from envs.api import EnvContext\n"
-        "from envs.families.synthetic import SyntheticOptions\n"
+        "from appo.envs.registry import resolve; from appo.envs.api import EnvContext\n"
+        "from appo.envs.synthetic_options import SyntheticOptions\n"
         "options = SyntheticOptions(synthetic_fault_step=0, synthetic_exit_code=9)\n"
         "env = resolve('synthetic_exit').family.make('synthetic_exit', options, EnvContext())\n"
         "env.reset(seed=0); env.step(0)\n"

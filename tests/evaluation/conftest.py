@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from algorithms import checkpoints
-from algorithms.config import resolve, to_json
-from algorithms.learning.learner import Learner
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.specs import action_spec
-from envs.registry import probe
+from appo.algorithms import checkpoints
+from appo.algorithms.config import resolve, to_json
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.specs import action_spec
+from appo.envs.registry import probe
 
 TINY = ("--hidden_size=8", "--mlp_layers=8", "--device=cpu", "--seed=3")
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 import enjoy_appo
-from algorithms import checkpoints
-from algorithms.config import resolve, to_json
-from algorithms.evaluation.window import Window
-from envs.families.doom import DoomOptions
-from utils.options import ConfigError
+from appo.algorithms import checkpoints
+from appo.algorithms.config import resolve, to_json
+from appo.algorithms.evaluation.window import Window
+from appo.envs.families.doom import DoomOptions
+from appo.utils.options import ConfigError
 
 ENJOY = Path(enjoy_appo.__file__)
 EPISODE = re.compile(r"^episode \d+: return (\S+), true return (\S+), length (\d+) frames$", re.MULTILINE)
@@ -74,11 +74,11 @@ def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
     assert process.returncode == 130 and complaints == ""
     assert "playing until Ctrl+C" in lines[1]
     assert "std error" in rest
-    found = re.search(r"\((\d+) pictures\)", rest)
+    found = re.search(r"\((\d+) images\)", rest)
     assert found is not None
     told = int(found[1])
-    pictures, _ = imageio_ffmpeg.count_frames_and_secs(str(next((folder / "videos").iterdir())))
-    assert pictures == told > sum(length for _, _, length in episodes_of("".join(lines)))
+    images, _ = imageio_ffmpeg.count_frames_and_secs(str(next((folder / "videos").iterdir())))
+    assert images == told > sum(length for _, _, length in episodes_of("".join(lines)))
 
 
 def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys):
@@ -120,9 +120,9 @@ def test_a_video_holds_every_step_and_its_path_is_printed(experiment, capsys, ca
     out = capsys.readouterr().out
     path = folder / "videos" / "CartPole-v1_policy0_step12.mp4"
     assert f"video: {path}" in out
-    pictures, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
-    assert pictures == 1 + sum(length for _, _, length in episodes_of(out)) + 2  # resets are drawn as well
-    assert seconds == pytest.approx(pictures / 25, abs=0.05)
+    images, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert images == 1 + sum(length for _, _, length in episodes_of(out)) + 2  # resets are drawn as well
+    assert seconds == pytest.approx(images / 25, abs=0.05)
     assert not caplog.records
 
 
@@ -147,9 +147,9 @@ def test_with_a_display_every_step_is_shown_at_the_pace_asked_for(experiment, ca
     shown = []
     show = Window.show
 
-    def note_and_show(self, picture):
+    def note_and_show(self, image):
         shown.append(self.frames_per_second)
-        show(self, picture)
+        show(self, image)
 
     monkeypatch.setattr(Window, "show", note_and_show)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -161,7 +161,7 @@ def test_with_a_display_every_step_is_shown_at_the_pace_asked_for(experiment, ca
 
 
 def test_closing_the_window_ends_the_evaluation(experiment, capsys, monkeypatch):
-    def close(window, picture):
+    def close(window, image):
         window.is_closed = True
 
     monkeypatch.setattr(Window, "show", close)
@@ -218,7 +218,7 @@ def test_another_network_than_trained_is_refused(experiment, capsys):
 @pytest.mark.parametrize(
     "word, told",
     [
-        ("--fps=1e-9", "fps=1e-09 is slower than a picture every ten seconds; nearest: 0.1"),
+        ("--fps=1e-9", "fps=1e-09 is slower than an image every ten seconds; nearest: 0.1"),
         ("--fps=inf", "fps='inf'; expected a finite number"),
         ("--fps=1e9", "fps=1000000000.0; allowed: "),
         ("fps=5", "holds 'fps=5'; did you mean --fps=5?"),
@@ -268,7 +268,7 @@ def test_a_checkpoint_without_a_network_is_refused(experiment, capsys):
 
 def test_an_environment_that_draws_nothing_cannot_be_watched(experiment, capsys):
     place, _ = experiment("synthetic_identity")
-    assert "draws no pictures" in refused(capsys, *place, "--save_video")
+    assert "draws no images" in refused(capsys, *place, "--save_video")
 
 
 def test_an_action_cannot_be_held_for_a_part_of_a_step(experiment, capsys):

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.config import resolve
-from algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy, summarize
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.inference import PolicyInference
-from algorithms.specs import action_spec
-from envs.adapters import first_seed
-from envs.api import EnvContext
-from envs.registry import make_batch_env
-from envs.vector.serial import SerialVecEnv
+from appo.algorithms.config import resolve
+from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy, summarize
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.specs import action_spec
+from appo.envs.adapters import first_seed
+from appo.envs.api import EnvContext
+from appo.envs.registry import make_batch_env
+from appo.envs.vector.serial import SerialVecEnv
 
 
 class Countdown(gymnasium.Env):

@@ -4,12 +4,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from algorithms.evaluation.screen import Screen, as_picture
-from algorithms.evaluation.window import NoWindowError, Window, has_display
-from envs.adapters import step_arrays
-from envs.api import EnvContext, EnvFamily
-from envs.registry import NoOptions, ResolvedEnv, resolve
-from utils.options import ConfigError
+from appo.algorithms.evaluation.screen import Screen, as_image
+from appo.algorithms.evaluation.window import NoWindowError, Window, has_display
+from appo.envs.adapters import step_arrays
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.registry import NoOptions, ResolvedEnv, resolve
+from appo.utils.options import ConfigError
 
 
 class Numbered(gymnasium.Env):
@@ -84,9 +84,9 @@ class Sink:
     def __init__(self):
         self.seen = []
 
-    def show(self, picture):
-        assert picture.shape[2] == 3
-        self.seen.append(int(picture[0, 0, 0]))
+    def show(self, image):
+        assert image.shape[2] == 3
+        self.seen.append(int(image[0, 0, 0]))
 
 
 def resolved(make):
@@ -101,7 +101,7 @@ def watch(make, steps, rate=0.0, may_open_windows=False):
     arrays = step_arrays(env.spec, env.num_envs)
     env.reset(arrays)
     for _ in range(steps):
-        env.step(np.zeros((len(arrays.fresh), 1), np.float32), arrays)
+        env.step(np.zeros((len(arrays.is_first), 1), np.float32), arrays)
     assert sink.seen == []
     screen.flush()
     screen.flush()
@@ -149,9 +149,9 @@ def test_a_vectorised_environment_is_drawn_too():
     ],
 )
 def test_every_family_draws_what_is_played_at_its_own_pace(monkeypatch, name, size, rate):
-    pictures: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     sink = Sink()
-    monkeypatch.setattr(sink, "show", pictures.append)
+    monkeypatch.setattr(sink, "show", images.append)
     screen = Screen([sink], 0.0, may_open_windows=False)
     env = resolve(name)
     batch = screen.build(env, env.family.config(), EnvContext(seed=0))
@@ -161,10 +161,10 @@ def test_every_family_draws_what_is_played_at_its_own_pace(monkeypatch, name, si
         batch.step(np.ones((1, len(batch.spec.actions)), np.float32), arrays)
     screen.flush()
     batch.close()
-    assert len(pictures) == 6 and sink.frames_per_second == rate
-    assert {picture.shape for picture in pictures} == {(*size, 3)}
-    assert pictures[0].std() > 1
-    assert any((picture != pictures[0]).any() for picture in pictures)
+    assert len(images) == 6 and sink.frames_per_second == rate
+    assert {image.shape for image in images} == {(*size, 3)}
+    assert images[0].std() > 1
+    assert any((image != images[0]).any() for image in images)
 
 
 def test_an_environment_that_only_knows_a_window_of_its_own_opens_it_where_that_is_allowed():
@@ -176,28 +176,28 @@ def test_an_environment_that_only_knows_a_window_of_its_own_opens_it_where_that_
 
     assert watch(make, 2, may_open_windows=True).seen == []
     assert built == ["rgb_array", "human"]
-    with pytest.raises(ConfigError, match="draws no pictures"):
+    with pytest.raises(ConfigError, match="draws no images"):
         watch(make, 2)
 
 
 def test_an_environment_that_was_not_told_to_draw_is_refused():
-    with pytest.raises(ConfigError, match=r"test_env draws no pictures .*--no_render"):
+    with pytest.raises(ConfigError, match=r"test_env draws no images .*--no_render"):
         watch(lambda name, options, context: Numbered(), 1, may_open_windows=True)
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (5, 7, 4), (5, 7, 1), (5, 7)])
 def test_colours_and_greys_become_pictures_of_three_colours(shape):
     drawn = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
-    picture = as_picture(drawn)
-    assert picture.shape == (5, 7, 3)
-    np.testing.assert_array_equal(picture[..., 0], drawn if drawn.ndim == 2 else drawn[..., 0])
-    np.testing.assert_array_equal(as_picture((drawn,)), picture)
+    image = as_image(drawn)
+    assert image.shape == (5, 7, 3)
+    np.testing.assert_array_equal(image[..., 0], drawn if drawn.ndim == 2 else drawn[..., 0])
+    np.testing.assert_array_equal(as_image((drawn,)), image)
 
 
 @pytest.mark.parametrize("drawn", [None, "a text", np.zeros((3, 3, 3)), np.zeros(4, np.uint8), []])
 def test_what_is_no_picture_is_refused(drawn):
     with pytest.raises(ConfigError, match=r"render\(\) gave .* instead of uint8 \[height, width, 3\]"):
-        as_picture(drawn)
+        as_image(drawn)
 
 
 @pytest.fixture
@@ -210,18 +210,18 @@ def test_a_window_shows_pictures_until_its_user_leaves(unseen_display, leave):
     import pygame
 
     window = Window("a title", frames_per_second=1000)
-    picture = np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8)
-    window.show(picture)
+    image = np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8)
+    window.show(image)
     shown = pygame.display.get_surface()
     assert shown is not None
     assert shown.get_size() == (80 * 8, 50 * 8)  # magnified by a whole number to 400 or more
-    assert shown.get_at((8 * 7 + 3, 8 * 5 + 3))[:3] == tuple(picture[5, 7])
+    assert shown.get_at((8 * 7 + 3, 8 * 5 + 3))[:3] == tuple(image[5, 7])
     assert not window.is_closed
     event = pygame.event.Event(pygame.QUIT)
     if leave != "QUIT":
         event = pygame.event.Event(pygame.KEYDOWN, key=getattr(pygame, leave))
     pygame.event.post(event)
-    window.show(picture)
+    window.show(image)
     assert window.is_closed
     window.close()
     window.close()

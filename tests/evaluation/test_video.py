@@ -8,40 +8,40 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from algorithms.evaluation import video
-from algorithms.evaluation.video import VideoRecorder, even_sized
-from utils.options import ConfigError
+from appo.algorithms.evaluation import video
+from appo.algorithms.evaluation.video import VideoRecorder, even_sized
+from appo.utils.options import ConfigError
 
 
 def gradient(t, height, width):
-    """A picture that is brighter to the right, and with every t."""
+    """An image that is brighter to the right, and with every t."""
     row = np.linspace(0, 100, width) + 8 * t
     return np.repeat(np.broadcast_to(row, (height, width))[..., None], 3, axis=2).astype(np.uint8)
 
 
 def read_mp4(path):
     """(frames per second, [t, height, width, 3]), by another program than wrote it."""
-    reader, pictures = cv2.VideoCapture(str(path)), []
+    reader, images = cv2.VideoCapture(str(path)), []
     while (read := reader.read())[0]:
-        pictures.append(read[1][..., ::-1])
-    return reader.get(cv2.CAP_PROP_FPS), np.array(pictures)
+        images.append(read[1][..., ::-1])
+    return reader.get(cv2.CAP_PROP_FPS), np.array(images)
 
 
 @pytest.mark.parametrize("size", [(210, 160), (33, 47), (84, 84)])
 def test_an_mp4_shows_every_picture_at_the_pace_asked_for(tmp_path, size):
     recorder = VideoRecorder(tmp_path / "videos", "first", frames_per_second=12.5)
-    pictures = [gradient(t, *size) for t in range(15)]
-    for picture in pictures:
-        recorder.show(picture)
+    images = [gradient(t, *size) for t in range(15)]
+    for image in images:
+        recorder.show(image)
     recorder.close()
     recorder.close()
     assert recorder.path == tmp_path / "videos" / "first.mp4" and recorder.num_frames == 15
     rate, seen = read_mp4(recorder.path)
     assert rate == 12.5
-    expected = np.array([even_sized(picture) for picture in pictures])
+    expected = np.array([even_sized(image) for image in images])
     assert seen.shape == expected.shape
     assert np.abs(seen.astype(int) - expected).mean() < 4
-    assert np.abs(seen[:-1].astype(int) - expected[1:]).mean() > 6  # neighbouring pictures differ by 8
+    assert np.abs(seen[:-1].astype(int) - expected[1:]).mean() > 6  # neighbouring images differ by 8
 
 
 def test_without_ffmpeg_a_gif_is_written(tmp_path, monkeypatch):
@@ -51,9 +51,9 @@ def test_without_ffmpeg_a_gif_is_written(tmp_path, monkeypatch):
         recorder.show(gradient(t, 20, 30))
     recorder.close()
     assert recorder.path == tmp_path / "first.gif"
-    pictures = imageio.mimread(recorder.path)
-    assert len(pictures) == 6 and pictures[0].shape[:2] == (20, 30)
-    assert pictures[5].mean() > pictures[0].mean() + 20
+    images = imageio.mimread(recorder.path)
+    assert len(images) == 6 and images[0].shape[:2] == (20, 30)
+    assert images[5].mean() > images[0].mean() + 20
 
 
 def test_ffmpeg_is_missing_where_its_package_is_or_its_program(monkeypatch):
@@ -82,10 +82,10 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path):
 
 
 def test_pictures_become_even_by_repeating_their_last_row_and_column():
-    picture = gradient(1, 3, 5)
-    even = even_sized(picture)
+    image = gradient(1, 3, 5)
+    even = even_sized(image)
     assert even.shape == (4, 6, 3)
-    np.testing.assert_array_equal(even[:3, :5], picture)
+    np.testing.assert_array_equal(even[:3, :5], image)
     np.testing.assert_array_equal(even[3], even[2])
     np.testing.assert_array_equal(even[:, 5], even[:, 4])
     same = gradient(1, 4, 6)

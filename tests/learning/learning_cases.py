@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
-from algorithms.models.normalization import RunningMoments
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.models.normalization import RunningMoments
 
 NUM_ACTIONS = 3
 OBSERVATION_SIZE = 4
@@ -73,17 +73,17 @@ class TinyModel(nn.Module):
         self.memory = nn.Linear(state_size, 8, bias=False) if state_size else None
         self.policy, self.value = nn.Linear(8, NUM_ACTIONS), nn.Linear(8, 1)
 
-    def unroll(self, observations: dict[str, Tensor], state: Tensor, fresh: Tensor) -> Output:
-        self.unrolled_rows.append(tuple(fresh.shape))
-        hidden = self.hidden(observations["obs"], state, fresh)
+    def unroll(self, observations: dict[str, Tensor], state: Tensor, is_first: Tensor) -> Output:
+        self.unrolled_rows.append(tuple(is_first.shape))
+        hidden = self.hidden(observations["obs"], state, is_first)
         return Output(self.policy(hidden), self.value(hidden).squeeze(-1))
 
-    def hidden(self, observations: Tensor, state: Tensor, fresh: Tensor) -> Tensor:
+    def hidden(self, observations: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
         inputs = self.body(observations)
         if self.memory is None:
             return torch.tanh(inputs)
         rows = []
-        for row, is_fresh in zip(inputs, fresh, strict=True):
+        for row, is_fresh in zip(inputs, is_first, strict=True):
             state = torch.tanh(row + self.memory(state * (is_fresh == 0).unsqueeze(-1)))
             rows.append(state)
         return torch.stack(rows)
@@ -111,14 +111,14 @@ def acted_out(
     generator = torch.Generator().manual_seed(seed)
     shape = (steps + 1, trajectories)
     observations = torch.randn(*shape, OBSERVATION_SIZE, generator=generator)
-    fresh, final = torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape, dtype=torch.uint8)
+    is_first, is_last = torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape, dtype=torch.uint8)
     active, terminated = torch.ones(shape, dtype=torch.uint8), torch.zeros(steps, trajectories, dtype=torch.uint8)
     if ends:
-        terminated[1, 0], fresh[2, 0] = 1, 1  # terminated after row 1
-        final[3, 1], fresh[4, 1] = 1, 1  # truncated after row 2
+        terminated[1, 0], is_first[2, 0] = 1, 1  # terminated after row 1
+        is_last[3, 1], is_first[4, 1] = 1, 1  # truncated after row 2
         active[2:4, 2] = 0
-    state = torch.randn(trajectories, model.state_size, generator=generator) * (1 - fresh[0]).unsqueeze(-1)
-    output = model.unroll({"obs": observations}, state, fresh)
+    state = torch.randn(trajectories, model.state_size, generator=generator) * (1 - is_first[0]).unsqueeze(-1)
+    output = model.unroll({"obs": observations}, state, is_first)
     actions = torch.distributions.Categorical(logits=output.parameters[:-1]).probs.cumsum(-1)
     draws = torch.rand(steps, trajectories, 1, generator=generator)
     actions = (draws > actions).sum(-1, keepdim=True).clamp(max=NUM_ACTIONS - 1).float()
@@ -127,15 +127,15 @@ def acted_out(
         values = model.returns_normalizer.denormalize(values)
     states = [state]
     if model.state_size:
-        hidden = model.hidden(observations, state, fresh)
+        hidden = model.hidden(observations, state, is_first)
         rows = range(steps // chunks, steps, steps // chunks)
-        states += [hidden[row - 1] * (1 - fresh[row]).unsqueeze(-1) for row in rows]
+        states += [hidden[row - 1] * (1 - is_first[row]).unsqueeze(-1) for row in rows]
     else:
         states *= chunks
     return Batch(
         observations={"obs": observations},
-        fresh=fresh,
-        final=final,
+        is_first=is_first,
+        is_last=is_last,
         active=active,
         own=torch.ones(shape, dtype=torch.bool),
         recurrent_state=torch.stack(states),

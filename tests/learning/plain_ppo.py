@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
 from tests.learning.learning_cases import TinyModel
 
 
@@ -77,13 +77,13 @@ class PlainPpo:
         return Trace(self.rate, all_kls, torch.cat(targets), torch.cat(observations))
 
     def rows(self, batch: Batch) -> Rows:
-        ended, following = batch.terminated.bool(), batch.fresh[1:].bool()
-        cut = batch.final[:-1].bool() | (following & ~ended)
+        ended, following = batch.terminated.bool(), batch.is_first[1:].bool()
+        cut = batch.is_last[:-1].bool() | (following & ~ended)
         acted = batch.active[:-1].bool() & batch.own[:-1] & ~cut
         return Rows(acted, acted, torch.where(cut | ended, 0.0, self.config.gamma), torch.where(cut, 0.0, 1.0))
 
     def unroll(self, batch: Batch):
-        return self.model.unroll(batch.observations, batch.recurrent_state[0], batch.fresh)
+        return self.model.unroll(batch.observations, batch.recurrent_state[0], batch.is_first)
 
     def in_rewards(self, values: Tensor) -> Tensor:
         scale = self.model.returns_normalizer

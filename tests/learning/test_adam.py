@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.learning.adam import Adam
+from appo.algorithms.learning.adam import Adam
 
 
 def network(seed=0):
@@ -65,7 +65,8 @@ def test_it_goes_on_from_saved_moments_and_refuses_those_of_another_network():
 
 def test_a_learner_does_not_bring_torchs_compiler_in():
     code = (
-        "import sys, torch; from algorithms.learning import learner; from algorithms.workers import learner_worker; "
+        "import sys, torch; from appo.algorithms.learning import learner; "
+        "from appo.algorithms.workers import learner_worker; "
         "from torch import nn; weight = nn.Parameter(torch.zeros(2)); weight.sum().backward(); "
         "adam = learner.Adam([weight]); adam.step(0.1); assert (weight < 0).all(); "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"

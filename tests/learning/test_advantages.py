@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.advantages import masked_mean, mean_weights, normalized_advantages
+from appo.algorithms.learning.advantages import masked_mean, mean_weights, normalized_advantages
 
 VALID = torch.tensor([[True, False, True], [True, True, False]])
 

@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from algorithms.learning.auxiliary_loss import (
+from appo.algorithms.learning.auxiliary_loss import (
     AuxiliaryInputs,
     AuxiliaryLoss,
     AuxiliaryResult,
@@ -15,9 +15,9 @@ from algorithms.learning.auxiliary_loss import (
     load,
     register,
 )
-from algorithms.learning.minibatches import whole_batch
+from appo.algorithms.learning.minibatches import whole_batch
+from appo.utils.options import ConfigError, check_value, options_of
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
-from utils.options import ConfigError, check_value, options_of
 
 
 def inputs_for(parameters, batch):
@@ -32,7 +32,7 @@ def test_the_folder_is_not_empty():
 @pytest.mark.parametrize("name", available())
 def test_a_loss_is_documented_finite_and_pulls_on_valid_rows_only(name):
     loss = load(name)
-    assert sys.modules[f"algorithms.learning.auxiliary.{name}"].__doc__
+    assert sys.modules[f"appo.algorithms.learning.auxiliary.{name}"].__doc__
     for field, rule in options_of(loss.config):
         check_value(field.name, field.default, rule, "default")
         assert rule.help
@@ -63,7 +63,7 @@ def test_a_loss_over_no_valid_row_is_zero(name):
 def test_action_smoothness_compares_neighbours_of_one_episode():
     loss = load("action_smoothness")
     batch = acted_out(TinyModel(), 4, 1, ends=False)
-    batch.terminated[1], batch.fresh[2] = 1, 1
+    batch.terminated[1], batch.is_first[2] = 1, 1
     parameters = torch.zeros(4, 1, 3)
     parameters[2:] = torch.tensor([3.0, 0.0, 0.0])  # the policy jumps where the episode changes
     assert loss.compute(inputs_for(parameters, batch), loss.config()).loss.item() == 0.0
@@ -113,7 +113,7 @@ def test_a_loss_from_elsewhere_is_found_by_module_or_by_registered_name(monkeypa
     assert load("registered_zero") is own
     with pytest.raises(ConfigError, match="not yet taken"):
         register("registered_zero", own)
-    del sys.modules["algorithms.learning.auxiliary.registered_zero"]
+    del sys.modules["appo.algorithms.learning.auxiliary.registered_zero"]
 
 
 @pytest.mark.parametrize("name", ["action_smoothness", "not a word"])
@@ -140,10 +140,10 @@ def test_a_module_without_a_loss_is_refused():
         ("LOSS = = 3", "cannot be imported: SyntaxError: invalid syntax"),
         ("LOSS = 3", r"must define LOSS = AuxiliaryLoss\("),
         (
-            "from algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, print)",
+            "from appo.algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, print)",
             "a dataclass of options",
         ),
-        ("from algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, None)", "must define LOSS"),
+        ("from appo.algorithms.learning.auxiliary_loss import *; LOSS = AuxiliaryLoss(int, None)", "must define LOSS"),
     ],
 )
 def test_a_module_that_cannot_be_used_is_refused_in_words(tmp_path, monkeypatch, text, told):

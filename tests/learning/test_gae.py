@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.gae import gae
+from appo.algorithms.learning.gae import gae
 
 TENSORS = ("rewards", "values", "discounts", "has_delta")
 

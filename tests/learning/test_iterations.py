@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.learner import Learner
+from appo.algorithms.learning.learner import Learner
 from tests.learning.learning_cases import ScaledReturns, TinyModel, acted_out, config_for
 from tests.learning.plain_ppo import PlainPpo
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.learner import Learner
+from appo.algorithms.learning.learner import Learner
 from tests.learning.learning_cases import Categorical, TinyModel, acted_out, config_for
 
 
@@ -138,6 +138,7 @@ def test_what_is_saved_keeps_its_names():
         "schedule": ["adapted", "base", "progress"],
         "generator": (),
         "num_updates": (),
+        "changed_options": [],
     }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from algorithms.learning.config import LearningConfig
-from utils.options import ConfigError, check_value, options_of
+from appo.algorithms.learning.config import LearningConfig
+from appo.utils.options import ConfigError, check_value, options_of
 
 
 def test_every_default_passes_its_own_rule():

@@ -6,10 +6,10 @@ import statistics
 import pytest
 import torch
 
-from algorithms.learning.learner import Learner
-from algorithms.learning.metrics import ContinuousColumns, ratio_range, to_floats
-from algorithms.specs import ActionSpec
-from envs.api import ActionLeaf
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.learning.metrics import ContinuousColumns, ratio_range, to_floats
+from appo.algorithms.specs import ActionSpec
+from appo.envs.api import ActionLeaf
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
 
 TAGS = (
@@ -91,7 +91,7 @@ def test_continuous_actions_report_the_policys_mean_and_deviation():
     batch = acted_out(TinyModel(), ends=False)
     metrics = metrics_of(batch, action_spec=spec)  # parameters: one logit, one mean, one log deviation
     torch.manual_seed(1)
-    parameters = TinyModel().unroll(batch.observations, batch.recurrent_state[0], batch.fresh).parameters[:-1]
+    parameters = TinyModel().unroll(batch.observations, batch.recurrent_state[0], batch.is_first).parameters[:-1]
     assert metrics["action_mean"] == pytest.approx(parameters[..., 1].mean().item(), rel=1e-4)
     assert metrics["action_stddev"] == pytest.approx(parameters[..., 2].exp().mean().item(), rel=1e-4)
     assert "action_mean" not in metrics_of(batch)
@@ -108,7 +108,7 @@ def test_losses_spread_and_clipping_are_those_of_the_valid_rows():
     metrics = metrics_of(batch, exploration_loss="symmetric_kl")
     torch.manual_seed(1)
     model = TinyModel()
-    output = model.unroll(batch.observations, batch.recurrent_state[0], batch.fresh)
+    output = model.unroll(batch.observations, batch.recurrent_state[0], batch.is_first)
     ratio = (model.distribution.log_prob(output.parameters[:-1], batch.actions) - batch.behaviour_log_prob).exp()
     outside = ((ratio < 1 / 1.1) | (ratio > 1.1)).float().mean().item()
     assert 0.0 < outside < 1.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.minibatches import (
+from appo.algorithms.learning.minibatches import (
     Estimates,
     _select,
     check_batch,
@@ -57,7 +57,7 @@ def test_all_arrays_of_a_minibatch_are_of_the_same_columns():
         columns = piece.rewards[0].long()
         assert_close(piece.state, data.state[columns])
         assert_close(piece.observations["obs"], data.observations["obs"][:, columns])
-        assert_close(piece.fresh, data.fresh[:, columns])
+        assert_close(piece.is_first, data.is_first[:, columns])
         assert_close(piece.behaviour_parameters, data.behaviour_parameters[:, columns])
 
 
@@ -84,7 +84,7 @@ def test_with_estimates_the_bootstrapping_observation_is_dropped():
     batch = numbered()
     data = whole_batch(batch, config_for(6, 4), 0)
     kept = with_estimates(data, Estimates(data.rewards, data.rewards), batch.recurrent_state)
-    assert kept.observations["obs"].shape[0] == kept.fresh.shape[0] == 6
+    assert kept.observations["obs"].shape[0] == kept.is_first.shape[0] == 6
     assert data.observations["obs"].shape[0] == 7
 
 

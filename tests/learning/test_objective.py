@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.learner import Learner
-from algorithms.learning.minibatches import whole_batch
-from algorithms.learning.objective import evaluate
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.learning.minibatches import whole_batch
+from appo.algorithms.learning.objective import evaluate
 from tests.learning.learning_cases import ScaledReturns, TinyModel, acted_out, config_for
 
 
@@ -17,10 +17,10 @@ def test_a_truncated_step_learns_the_reward_and_the_value_of_the_final_observati
     model = TinyModel()
     batch = acted_out(model, 2, 1, ends=False)
     batch.rewards[:] = torch.tensor([[1.0], [0.0]])
-    batch.final[1], batch.fresh[2] = 1, 1
+    batch.is_last[1], batch.is_first[2] = 1, 1
     config = config_for(2, 1, with_vtrace=with_vtrace, gamma=0.9)
     objective = evaluate(model, whole_batch(batch, config, 0), config)
-    final_value = model.unroll(batch.observations, batch.recurrent_state[0], batch.fresh).values[1, 0]
+    final_value = model.unroll(batch.observations, batch.recurrent_state[0], batch.is_first).values[1, 0]
     assert final_value.abs() > 1e-3  # bootstrapping with zero would be seen
     assert_close(objective.estimates.value_targets[0, 0], 1.0 + 0.9 * final_value.detach())
     assert_close(objective.estimates.value_targets[1, 0], final_value.detach())
@@ -74,11 +74,11 @@ def test_values_are_learned_in_normalised_units():
     torch.manual_seed(0)
     model = TinyModel(returns_normalizer=ScaledReturns(mean=5.0, deviation=10.0))
     batch = acted_out(model, 1, 1, ends=False)
-    batch.terminated[0], batch.fresh[1] = 1, 1
+    batch.terminated[0], batch.is_first[1] = 1, 1
     batch.rewards[:] = 30.0
     config = config_for(1, 1, value_loss_coeff=1.0, ppo_clip_value=100.0)
     objective = evaluate(model, whole_batch(batch, config, 0), config)
-    raw = model.unroll(batch.observations, batch.recurrent_state[0], batch.fresh).values[0, 0].detach()
+    raw = model.unroll(batch.observations, batch.recurrent_state[0], batch.is_first).values[0, 0].detach()
     assert_close(objective.estimates.value_targets, torch.tensor([[30.0]]))
     assert_close(objective.values[0, 0], raw * 10.0 + 5.0)
     assert_close(objective.terms["value_loss"], (raw - 2.5).square())  # (30 - 5) / 10
@@ -87,8 +87,8 @@ def test_values_are_learned_in_normalised_units():
 def test_values_may_move_the_clip_in_normalised_units_away_from_what_the_actor_saw():
     model = TinyModel(returns_normalizer=ScaledReturns(mean=0.0, deviation=10.0))
     batch = acted_out(model, 1, 1, ends=False)
-    batch.terminated[0], batch.fresh[1] = 1, 1
-    raw = model.unroll(batch.observations, batch.recurrent_state[0], batch.fresh).values[0, 0].detach()
+    batch.terminated[0], batch.is_first[1] = 1, 1
+    raw = model.unroll(batch.observations, batch.recurrent_state[0], batch.is_first).values[0, 0].detach()
     batch.behaviour_value[:] = (raw - 0.5) * 10.0  # the critic has since risen by 0.5 normalised units
     batch.rewards[:] = raw * 10.0
     config = config_for(1, 1, value_loss_coeff=1.0, ppo_clip_value=0.2)
@@ -100,7 +100,7 @@ def test_an_iteration_shows_the_returns_normaliser_targets_in_units_of_reward():
     normalizer = ScaledReturns(mean=5.0, deviation=10.0)
     model = TinyModel(returns_normalizer=normalizer)
     batch = acted_out(model)
-    batch.terminated[:], batch.fresh[1:], batch.final[:] = 1, 1, 0
+    batch.terminated[:], batch.is_first[1:], batch.is_last[:] = 1, 1, 0
     batch.rewards[:] = 30.0
     Learner(model, config_for(6, 4, batch_size=12, ppo_epochs=2, with_vtrace=False), "cpu").train(batch, 0, 0.0)
     ((targets, mask),) = normalizer.updates

@@ -7,8 +7,8 @@ import torch
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from algorithms.learning.advantages import mean_weights
-from algorithms.learning.ppo_loss import exploration_loss, masked_log_ratio, policy_loss, value_loss
+from appo.algorithms.learning.advantages import mean_weights
+from appo.algorithms.learning.ppo_loss import exploration_loss, masked_log_ratio, policy_loss, value_loss
 from tests.learning.learning_cases import Categorical
 
 CLIP = (1 / 1.2, 1.2)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.learner import Learner
-from algorithms.models.normalization import ReturnsNormalizer
+from appo.algorithms.learning.learner import Learner
+from appo.algorithms.models.normalization import ReturnsNormalizer
 from tests.learning.learning_cases import OBSERVATION_SIZE, TinyModel, acted_out, config_for
 
 

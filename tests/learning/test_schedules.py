@@ -2,8 +2,8 @@
 
 import pytest
 
-from algorithms.learning.config import LearningConfig
-from algorithms.learning.schedules import LearningRate
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.schedules import LearningRate
 
 
 def rate(schedule, **options):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.gae import gae
-from algorithms.learning.vtrace import vtrace
+from appo.algorithms.learning.gae import gae
+from appo.algorithms.learning.vtrace import vtrace
 
 TENSORS = ("log_ratio", "rewards", "values", "discounts", "has_delta")
 

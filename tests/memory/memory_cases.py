@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithms.memory.layout import SharedArrays, Sizes
-from algorithms.specs import ActionSpec, TensorSpec
-from envs.api import ActionLeaf
+from appo.algorithms.memory.layout import SharedArrays, Sizes
+from appo.algorithms.specs import ActionSpec, TensorSpec
+from appo.envs.api import ActionLeaf
 
 OBSERVATIONS = {"obs": TensorSpec((2,), "float32"), "pixels": TensorSpec((1, 2, 3), "uint8")}
 ACTIONS = ActionSpec((ActionLeaf("discrete", 3), ActionLeaf("continuous", 2)))
-ROW_ARRAYS = ("obs/obs", "obs/pixels", "fresh", "final", "active", "policy_id")
-STEP_ARRAYS = ("rewards", "terminated", "truncated", "answers", "policy_version")
+ROW_ARRAYS = ("obs/obs", "obs/pixels", "is_first", "is_last", "active", "policy_id")
+STEP_ARRAYS = ("rewards", "terminated", "answers", "policy_version")  # of those that a learner reads
 
 
 def small_sizes(**changes) -> Sizes:

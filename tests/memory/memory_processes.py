@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.workers.doorbells import SharedDescriptor
-from algorithms.workers.worker import SharedMemoryHandle
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.workers.doorbells import SharedDescriptor
+from appo.algorithms.workers.worker import SharedMemoryHandle
 
 
 def add_one_everywhere(handle: SharedMemoryHandle, pipe: Any) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, Scratch, SplitBlocks, block_states
+from appo.algorithms.memory.blocks import BlockAddress, BlockState, LearnerBlocks, Scratch, SplitBlocks, block_states
 from tests.memory.memory_cases import ROW_ARRAYS, STEP_ARRAYS, fill_with_noise, shared
 
 FREE, FILLING, READY, TRAINING = BlockState
@@ -147,7 +147,7 @@ def test_after_a_death_between_any_two_steps_the_successor_goes_on(who, steps_be
         do(step)
     before = states(arrays)
     if who == "actor":
-        split = SplitBlocks(arrays, 0, 0, generation=1)
+        split = SplitBlocks(arrays, 0, 0)
         rest = plan[steps_before:]
         if rest and rest[0] == "complete":  # what the dead one was filling is begun anew
             assert before.count(FILLING) == 1 and FILLING not in states(arrays)
@@ -167,14 +167,6 @@ def test_after_a_death_between_any_two_steps_the_successor_goes_on(who, steps_be
     assert states(arrays) == [FREE, FREE]
     assert arrays["ready_sequence"].reshape(-1).tolist() == [1, 2]
     assert split.begin_next() and split.sequence == 3
-
-
-def test_the_generation_tells_which_incarnation_began_a_rollout():
-    arrays, split, _ = one_split()
-    split.begin_next()
-    split.complete()
-    SplitBlocks(arrays, 0, 0, generation=4).begin_next()
-    assert arrays["generation"].reshape(-1).tolist() == [0, 4]
 
 
 def random_action(split, learner_of, holding, rng):
@@ -263,9 +255,10 @@ def test_step_t_writes_its_rewards_and_flags_into_row_t_and_what_follows_into_ro
     target = steps[1][2]
     target.observations["obs"][...] = 1.0
     target.observations["pixels"][...] = 2
-    for name, value in {"fresh": 3, "final": 4, "active": 5, "rewards": 6, "terminated": 7, "truncated": 8}.items():
+    flags = {"is_first": 3, "is_last": 4, "active": 5, "rewards": 6, "terminated": 7, "truncated": 8}
+    for name, value in flags.items():
         getattr(target, name)[...] = value
-    expected = {"obs/obs": (1, 3), "obs/pixels": (2, 3), "fresh": (3, 3), "final": (4, 3), "active": (5, 3)}
+    expected = {"obs/obs": (1, 3), "obs/pixels": (2, 3), "is_first": (3, 3), "is_last": (4, 3), "active": (5, 3)}
     expected |= {"rewards": (6, 2), "terminated": (7, 2), "truncated": (8, 2)}
     for name, (value, row) in expected.items():
         there = np.zeros(arrays[name].shape)
@@ -279,8 +272,8 @@ def test_a_reset_writes_into_row_0_of_the_block_that_is_being_filled():
     split.begin_next()
     split.complete()
     split.begin_next()
-    split.reset_arrays(Scratch.of(5)).fresh[...] = 1
-    assert np.argwhere(arrays["fresh"][0, 0].any(axis=-1)).tolist() == [[1, 0]]
+    split.reset_arrays(Scratch.of(5)).is_first[...] = 1
+    assert np.argwhere(arrays["is_first"][0, 0].any(axis=-1)).tolist() == [[1, 0]]
 
 
 def test_actions_are_the_first_numbers_of_the_answers():

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from algorithms.memory import collate
-from algorithms.memory.blocks import BlockState, LearnerBlocks, SplitBlocks, block_states
-from algorithms.memory.collate import BatchAssembler, allocate_staging, observation_names
-from algorithms.memory.layout import block_arrays
+from appo.algorithms.memory import collate
+from appo.algorithms.memory.blocks import BlockState, LearnerBlocks, SplitBlocks, block_states
+from appo.algorithms.memory.collate import BatchAssembler, allocate_staging, observation_names
+from appo.algorithms.memory.layout import batch_arrays
 from tests.memory.memory_cases import fill_with_noise, shared
 
 
@@ -17,7 +17,7 @@ class Actors:
         self.arrays, self.rng = arrays, rng
         sizes = arrays.sizes
         self.splits = {(a, s): SplitBlocks(arrays, a, s) for a in range(sizes.actors) for s in range(sizes.splits)}
-        self.names = [spec.name for spec in block_arrays(sizes)]
+        self.names = [spec.name for spec in batch_arrays(sizes)]
         self.log = []  # of every rollout: its arrays, copied
 
     def fill(self, *cells):
@@ -69,7 +69,7 @@ def test_staging_has_the_rows_of_a_block_and_the_columns_of_a_batch():
     assert staging.arrays["rewards"].shape == (4, 7)
     assert staging.arrays["recurrent_state"].shape == (2, 7, 3)
     assert staging.arrays["answers"].shape == (4, 7, arrays.sizes.answer_width)
-    for spec in block_arrays(arrays.sizes):
+    for spec in batch_arrays(arrays.sizes):
         assert staging.arrays[spec.name].dtype == np.dtype(spec.dtype)
     assert observation_names(staging) == {"obs": "obs/obs", "pixels": "obs/pixels"}
 

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from algorithms.memory.counters import Phase, Tally, Timer, WorkerCounters
-from algorithms.memory.layout import all_arrays
+from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
+from appo.algorithms.memory.layout import all_arrays
 from tests.memory.memory_cases import shared
 
 
@@ -13,11 +13,11 @@ def test_a_process_touches_its_own_cells_only():
     arrays = shared()
     counters = WorkerCounters(arrays, 3)
     counters.enter(Phase.STEP)
-    counters.count(Tally.POLICY_ROWS, 5)
-    counters.count(Tally.POLICY_ROWS)
+    counters.count(EventCounter.POLICY_ROWS, 5)
+    counters.count(EventCounter.POLICY_ROWS)
     counters.lap(Timer.POLICY_WAIT)
     counters.reports_sent[0] = 2
-    assert arrays["tallies"][3, Tally.POLICY_ROWS] == 6
+    assert arrays["event_counts"][3, EventCounter.POLICY_ROWS] == 6
     assert arrays["timers"][3, Timer.POLICY_WAIT] > 0
     assert counters.phase is Phase.STEP
     assert arrays["phase"].tolist() == [0, 0, 0, Phase.STEP, 0, 0, 0]
@@ -61,10 +61,10 @@ def test_a_clock_that_starts_anew_forgets_the_time_before_and_counts_no_event_aw
     arrays = shared()
     counters = WorkerCounters(arrays, 1)
     counters.lap(Timer.ACTOR_ENV_STEP)
-    counters.count(Tally.ACTOR_ROLLOUTS, 3)
+    counters.count(EventCounter.ACTOR_ROLLOUTS, 3)
     before = time.perf_counter()
     counters.restart_clock()
-    assert not arrays["timers"].any() and arrays["tallies"][1, Tally.ACTOR_ROLLOUTS] == 3
+    assert not arrays["timers"].any() and arrays["event_counts"][1, EventCounter.ACTOR_ROLLOUTS] == 3
     counters.lap(Timer.ACTOR_ENV_STEP)
     assert 0 < arrays["timers"][1, Timer.ACTOR_ENV_STEP] <= time.perf_counter() - before
 
@@ -72,4 +72,4 @@ def test_a_clock_that_starts_anew_forgets_the_time_before_and_counts_no_event_aw
 def test_every_timer_belongs_to_a_kind_of_process_and_has_a_cell():
     arrays = shared()
     assert {timer.name.split("_")[0] for timer in Timer} == {"ACTOR", "POLICY", "LEARNER"}
-    assert max(Timer) < arrays["timers"].shape[1] and max(Tally) < arrays["tallies"].shape[1]
+    assert max(Timer) < arrays["timers"].shape[1] and max(EventCounter) < arrays["event_counts"].shape[1]

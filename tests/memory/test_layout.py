@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from algorithms.memory.layout import AnswerColumns, ArraySpec, SharedArrays, all_arrays, block_arrays, total_bytes
-from algorithms.memory.segment import ALIGNMENT, Segment
-from algorithms.specs import ActionSpec, TensorSpec
-from envs.api import ActionLeaf
+from appo.algorithms.memory.layout import AnswerColumns, ArraySpec, SharedArrays, all_arrays, block_arrays, total_bytes
+from appo.algorithms.memory.segment import ALIGNMENT, Segment
+from appo.algorithms.specs import ActionSpec, TensorSpec
+from appo.envs.api import ActionLeaf
 from tests.memory.memory_cases import ACTIONS, shared, small_sizes
 
 ODD_SIZES = [
@@ -69,8 +69,8 @@ def test_only_the_rows_of_what_the_agent_sees_have_one_more_row_than_the_rollout
     assert {name for name, count in rows.items() if count == 5} == {
         "obs/obs",
         "obs/pixels",
-        "fresh",
-        "final",
+        "is_first",
+        "is_last",
         "active",
         "policy_id",
     }
@@ -94,7 +94,7 @@ def test_trajectories_are_the_columns_of_one_block_of_every_split():
 
 
 def test_images_are_declared_with_their_channels_first_and_lie_in_memory_with_them_last():
-    spec = ArraySpec("obs/picture", (2, 3, 4, 5, 6), "u1", "actor", "learner", "a picture", channels_last=True)
+    spec = ArraySpec("obs/image", (2, 3, 4, 5, 6), "u1", "actor", "learner", "an image", channels_last=True)
     stored = np.arange(np.prod(spec.stored_shape), dtype=np.uint8).reshape(spec.stored_shape)
     declared = spec.as_declared(stored)
     assert spec.stored_shape == (2, 3, 5, 6, 4) and declared.shape == spec.shape

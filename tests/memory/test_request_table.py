@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from algorithms.memory.request_table import PolicyRequests, SplitRequests
+from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
 from tests.memory.memory_cases import shared
 
 

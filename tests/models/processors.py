@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms.models.packing import can_pack
+from appo.algorithms.models.packing import can_pack
 
 CPU = torch.device("cpu")
 packs_float32 = pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="this torch packs no weights")

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.acting import ActingStep, calls_of
-from algorithms.models.activations import Elu
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.packing import Packable
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.algorithms.models.acting import ActingStep, calls_of
+from appo.algorithms.models.activations import Elu
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.packing import Packable
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from tests.models.processors import packs_bf16, packs_float32
 
 IMAGE = ObservationLeaf("obs", (3, 72, 128), "uint8", "image")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from algorithms.models.action_distributions import FORBIDDEN, ActionDistribution
-from algorithms.specs import ActionSpec
-from envs.api import ActionLeaf
+from appo.algorithms.models.action_distributions import FORBIDDEN, ActionDistribution
+from appo.algorithms.specs import ActionSpec
+from appo.envs.api import ActionLeaf
 
 
 def discrete(size):

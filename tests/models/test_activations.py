@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
-from algorithms.models import activations
-from algorithms.models.activations import Elu, Tanh, tanh, tanh_
+from appo.algorithms.models import activations
+from appo.algorithms.models.activations import Elu, Tanh, tanh, tanh_
 
 LARGE = (32, 3, 17, 31)
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.heads import FORBIDDEN
-from algorithms.specs import ELAPSED_STEPS, action_spec
-from envs.api import ACTION_MASK, ActionLeaf, EnvSpec, ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.heads import FORBIDDEN
+from appo.algorithms.specs import ELAPSED_STEPS, action_spec
+from appo.envs.api import ACTION_MASK, ActionLeaf, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 
 STEPS, ROWS = 7, 3
 
@@ -67,9 +67,9 @@ def random_observations(spec, *batch):
 
 
 def some_resets():
-    fresh = torch.zeros(STEPS, ROWS, dtype=torch.uint8)
-    fresh[0, 0] = fresh[3, 1] = fresh[4, 1] = fresh[6, 2] = 1
-    return fresh
+    is_first = torch.zeros(STEPS, ROWS, dtype=torch.uint8)
+    is_first[0, 0] = is_first[3, 1] = is_first[4, 1] = is_first[6, 2] = 1
+    return is_first
 
 
 def trained_model(config, spec, seed=0):
@@ -83,11 +83,11 @@ def trained_model(config, spec, seed=0):
     return model
 
 
-def act_step_by_step(model, observations, state, fresh):
+def act_step_by_step(model, observations, state, is_first):
     parameters, values = [], []
     with torch.no_grad():
-        for t in range(len(fresh)):
-            state = state * (fresh[t] == 0).unsqueeze(1)
+        for t in range(len(is_first)):
+            state = state * (is_first[t] == 0).unsqueeze(1)
             step = model.act({name: value[t] for name, value in observations.items()}, state)
             parameters.append(step.parameters)
             values.append(step.values)
@@ -102,11 +102,11 @@ def test_ratios_on_unchanged_weights_are_one(encoder, core):
         spec = spec_of(OBSERVATIONS[encoder], actions, masked and any(leaf.kind == "discrete" for leaf in actions))
         config = small_config(encoder=encoder, actor_critic_share_weights=shared, **CORES[core])
         model = trained_model(config, spec)
-        observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+        observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
         state = torch.randn(ROWS, model.state_size)
-        parameters, values = act_step_by_step(model, observations, state, fresh)
+        parameters, values = act_step_by_step(model, observations, state, is_first)
         chosen = model.distribution.sample(parameters, torch.Generator().manual_seed(1))
-        unrolled = model.unroll(observations, state, fresh)
+        unrolled = model.unroll(observations, state, is_first)
         log_ratio = model.distribution.log_prob(unrolled.parameters, chosen) - model.distribution.log_prob(
             parameters, chosen
         )
@@ -123,10 +123,10 @@ def test_in_bf16_acting_and_learning_agree_to_its_rounding(encoder, core):
     model = trained_model(small_config(precision="bf16", **options), spec)
     exact = trained_model(small_config(**options), spec)
     exact.load_state_dict(model.state_dict())
-    observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+    observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
     state = torch.randn(ROWS, model.state_size)
-    parameters, values = act_step_by_step(model, observations, state, fresh)
-    unrolled, exactly = model.unroll(observations, state, fresh), exact.unroll(observations, state, fresh)
+    parameters, values = act_step_by_step(model, observations, state, is_first)
+    unrolled, exactly = model.unroll(observations, state, is_first), exact.unroll(observations, state, is_first)
     assert model.dtype == torch.bfloat16 and parameters.dtype == unrolled.values.dtype == torch.float32
     scale = exactly.parameters.std() + exactly.values.std()
     for ours, theirs in ((unrolled.parameters, parameters), (unrolled.values, values)):
@@ -145,11 +145,11 @@ def test_in_bf16_acting_and_learning_agree_to_its_rounding(encoder, core):
 def test_resets_and_state_matter(core, shared):
     spec = spec_of(OBSERVATIONS["mlp"], ACTIONS["discrete"])
     model = trained_model(small_config(actor_critic_share_weights=shared, **CORES[core]), spec)
-    observations, fresh = random_observations(spec, STEPS, ROWS), some_resets()
+    observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
     state = torch.randn(ROWS, model.state_size)
-    before = model.unroll(observations, state, fresh)
-    without_resets = model.unroll(observations, state, torch.zeros_like(fresh))
-    other_state = model.unroll(observations, state + 1.0, fresh)
+    before = model.unroll(observations, state, is_first)
+    without_resets = model.unroll(observations, state, torch.zeros_like(is_first))
+    other_state = model.unroll(observations, state + 1.0, is_first)
     for field in ("parameters", "values"):
         ours, unreset, other = (getattr(output, field) for output in (before, without_resets, other_state))
         assert torch.equal(ours[:3, 1], unreset[:3, 1]) and not torch.allclose(ours[3:, 1], unreset[3:, 1])
@@ -159,7 +159,7 @@ def test_resets_and_state_matter(core, shared):
 
 def test_a_dict_of_every_kind_reaches_policy_and_value():
     leaves = (
-        ObservationLeaf("a/picture", (3, 9, 9), "uint8", "image"),
+        ObservationLeaf("a/image", (3, 9, 9), "uint8", "image"),
         ObservationLeaf("a.number", (2, 3), "float32", "vector"),
         ObservationLeaf("few", (2,), "int64", "categorical", 4),
         ObservationLeaf("many", (5,), "int64", "categorical", 3000),
@@ -169,12 +169,12 @@ def test_a_dict_of_every_kind_reaches_policy_and_value():
     model = trained_model(small_config(use_rnn=False), spec)
     observations = random_observations(spec, STEPS, ROWS)
     observations[ACTION_MASK][:] = 1
-    state, fresh = torch.zeros(ROWS, 0), some_resets()
-    before = model.unroll(observations, state, fresh)
+    state, is_first = torch.zeros(ROWS, 0), some_resets()
+    before = model.unroll(observations, state, is_first)
     for leaf in leaves[:-1]:
         value = observations[leaf.name]
         other = (value + 1) % leaf.num_categories if leaf.kind == "categorical" else value + 1
-        after = model.unroll({**observations, leaf.name: other}, state, fresh)
+        after = model.unroll({**observations, leaf.name: other}, state, is_first)
         assert not torch.allclose(before.parameters, after.parameters), leaf.name
         assert not torch.allclose(before.values, after.values), leaf.name
     assert {"few", "many"} <= {leaf.name for leaf in model.preprocessor.leaves}
@@ -185,9 +185,9 @@ def test_the_mask_forbids_in_act_and_unroll_alike():
     model = trained_model(small_config(use_rnn=False), spec)
     observations = random_observations(spec, 1, ROWS)
     observations[ACTION_MASK] = torch.tensor([[[1, 0, 0, 1, 0, 1, 1], [0] * 7, [1] * 7]], dtype=torch.uint8)
-    state, fresh = torch.zeros(ROWS, 0), torch.zeros(1, ROWS)
+    state, is_first = torch.zeros(ROWS, 0), torch.zeros(1, ROWS)
     acted = model.act({name: value[0] for name, value in observations.items()}, state).parameters
-    learned = model.unroll(observations, state, fresh).parameters[0]
+    learned = model.unroll(observations, state, is_first).parameters[0]
     forbidden = acted == FORBIDDEN
     # Parameters: mean, log std, four logits, two means, two log stds, three logits.
     assert forbidden.nonzero().tolist() == [[0, 3], [0, 4], [0, 10]]
@@ -213,13 +213,13 @@ def test_the_critic_sees_the_time_and_the_policy_does_not(core):
     observations = random_observations(spec, STEPS, ROWS)
     observations[ACTION_MASK][:] = 1
     observations[ELAPSED_STEPS.name] = torch.rand(STEPS, ROWS, 1)
-    state, fresh = torch.randn(ROWS, model.state_size), some_resets()
-    before = model.unroll(observations, state, fresh)
+    state, is_first = torch.randn(ROWS, model.state_size), some_resets()
+    before = model.unroll(observations, state, is_first)
     later = {**observations, ELAPSED_STEPS.name: observations[ELAPSED_STEPS.name] + 1}
-    after = model.unroll(later, state, fresh)
+    after = model.unroll(later, state, is_first)
     assert torch.equal(before.parameters, after.parameters)
     assert (before.values - after.values).abs().min() > 0
-    parameters, values = act_step_by_step(model, observations, state, fresh)
+    parameters, values = act_step_by_step(model, observations, state, is_first)
     torch.testing.assert_close(before.parameters, parameters, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(before.values, values, rtol=1e-4, atol=1e-5)
 
@@ -287,14 +287,14 @@ def test_updating_the_observation_normalizer_uses_only_the_masked_rows():
     mask = torch.zeros(STEPS, ROWS, dtype=torch.bool)
     mask[2:5, 1] = True
     observations = random_observations(spec, STEPS, ROWS)
-    state, fresh = torch.zeros(ROWS, 0), torch.zeros(STEPS, ROWS)
+    state, is_first = torch.zeros(ROWS, 0), torch.zeros(STEPS, ROWS)
     outputs = []
     for poison in (0.0, 1e6):
         model = trained_model(small_config(use_rnn=False), spec)
-        untouched = model.unroll(observations, state, fresh).values
+        untouched = model.unroll(observations, state, is_first).values
         poisoned = observations["obs"] + poison * ~mask.unsqueeze(-1)
         model.update_observation_normalizer({"obs": poisoned}, mask)
-        outputs.append(model.unroll(observations, state, fresh).values)
+        outputs.append(model.unroll(observations, state, is_first).values)
         assert not torch.allclose(untouched, outputs[-1])
     assert torch.equal(*outputs)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.config import ModelConfig
-from algorithms.models.cores import build_core
-from algorithms.models.sequences import GruSequence, LstmSequence
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.cores import build_core
+from appo.algorithms.models.sequences import GruSequence, LstmSequence
 
 STEPS, ROWS, INPUTS, SIZE = 9, 4, 5, 6
 
@@ -23,14 +23,14 @@ def case(core, reset_probability):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(STEPS, ROWS, INPUTS, generator=generator, requires_grad=True)
     state = torch.randn(ROWS, core.state_size, generator=generator, requires_grad=True)
-    fresh = (torch.rand(STEPS, ROWS, generator=generator) < reset_probability).to(torch.uint8)
-    return x, state, fresh
+    is_first = (torch.rand(STEPS, ROWS, generator=generator) < reset_probability).to(torch.uint8)
+    return x, state, is_first
 
 
-def slow_unroll(core, x, state, fresh):
+def slow_unroll(core, x, state, is_first):
     outputs = []
     for t in range(len(x)):
-        output, state = core.step(x[t], state * (fresh[t] == 0).unsqueeze(1))
+        output, state = core.step(x[t], state * (is_first[t] == 0).unsqueeze(1))
         outputs.append(output)
     return torch.stack(outputs)
 
@@ -45,8 +45,8 @@ def gradients(core, output, x, state):
 @pytest.mark.parametrize("reset_probability", [0.0, 0.3, 1.0])
 def test_unroll_equals_step_after_step_and_so_do_its_gradients(rnn_type, layers, reset_probability):
     core = build(rnn_type, layers)
-    x, state, fresh = case(core, reset_probability)
-    fast, slow = core.unroll(x, state, fresh), slow_unroll(core, x, state, fresh)
+    x, state, is_first = case(core, reset_probability)
+    fast, slow = core.unroll(x, state, is_first), slow_unroll(core, x, state, is_first)
     torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-5)
     for ours, theirs in zip(gradients(core, fast, x, state), gradients(core, slow, x, state), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
@@ -55,7 +55,7 @@ def test_unroll_equals_step_after_step_and_so_do_its_gradients(rnn_type, layers,
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 def test_without_resets_a_layer_is_that_of_torch(rnn_type):
     core = build(rnn_type)
-    x, state, fresh = case(core, 0.0)
+    x, state, is_first = case(core, 0.0)
     reference = (nn.GRU if rnn_type == "gru" else nn.LSTM)(INPUTS, SIZE)
     own = dict(
         zip(("input_weight", "recurrent_weight", "input_bias", "recurrent_bias"), core.parameters(), strict=True)
@@ -63,7 +63,7 @@ def test_without_resets_a_layer_is_that_of_torch(rnn_type):
     theirs = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     reference.load_state_dict(dict(zip(theirs, own.values(), strict=True)))
     initial = state[None] if rnn_type == "gru" else tuple(part[None].contiguous() for part in state.chunk(2, 1))
-    torch.testing.assert_close(core.unroll(x, state, fresh), reference(x, initial)[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(core.unroll(x, state, is_first), reference(x, initial)[0], atol=1e-6, rtol=1e-5)
 
 
 def test_gradients_agree_with_finite_differences():
@@ -83,12 +83,12 @@ def test_gradients_agree_with_finite_differences():
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 def test_nothing_crosses_an_episode_boundary(rnn_type):
     core = build(rnn_type, layers=2)
-    x, state, fresh = case(core, 0.0)
-    fresh[4, 1] = 1
-    output = core.unroll(x, state, fresh)
+    x, state, is_first = case(core, 0.0)
+    is_first[4, 1] = 1
+    output = core.unroll(x, state, is_first)
     of_x, of_state = torch.autograd.grad(output[4:, 1].sum(), [x, state])
     assert not of_x[:4].any() and not of_state.any() and of_x[4, 1].all()
-    of_x, of_state = torch.autograd.grad(core.unroll(x, state, fresh)[4:, 2].sum(), [x, state])
+    of_x, of_state = torch.autograd.grad(core.unroll(x, state, is_first)[4:, 2].sum(), [x, state])
     assert of_x[:4, 2].any() and of_state[2].any()  # without a reset it does
 
 

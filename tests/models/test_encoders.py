@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models import encoders, layers
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
-from algorithms.models.encoders import conv_medium, conv_nature, conv_small, minigrid_tiny, mlp, resnet_impala
-from algorithms.models.observation_encoder import CategoryEncoder
-from algorithms.specs import ELAPSED_STEPS
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
-from utils.options import ConfigError
+from appo.algorithms.models import encoders, layers
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.encoder_registry import choose_encoder, encoder_names, find_encoder, register_encoder
+from appo.algorithms.models.encoders import conv_medium, conv_nature, conv_small, minigrid_tiny, mlp, resnet_impala
+from appo.algorithms.models.observation_encoder import CategoryEncoder
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 
 FILES = sorted(module.name for module in pkgutil.iter_modules(encoders.__path__))
 ACTIONS = (ActionLeaf("discrete", 2),)
@@ -53,12 +53,12 @@ class Halves(nn.Module):
 def registered():
     register_encoder("halves", Halves)
     yield "halves"
-    del sys.modules["algorithms.models.encoders.halves"]
+    del sys.modules["appo.algorithms.models.encoders.halves"]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_builds_runs_learns_and_says_what_it_is(name):
-    module = importlib.import_module(f"algorithms.models.encoders.{name}")
+    module = importlib.import_module(f"appo.algorithms.models.encoders.{name}")
     encoder_type = module.Encoder
     size = encoder_type.minimum_size
     leaves = [VECTOR] if encoder_type.kind == "vector" else [image(size, size), image(size + 5, size + 2, channels=4)]
@@ -176,16 +176,16 @@ def test_images_are_shifted_and_scaled_as_the_options_say():
     leaf = image(7, 7)
     spec = EnvSpec((leaf,), ACTIONS, 1)
     config = ModelConfig(use_rnn=False, obs_subtract_mean=10.0, obs_scale=4.0, precision="fp32")
-    picture = torch.randint(0, 256, (2, 3, 7, 7), dtype=torch.uint8)
-    original = picture.clone()
+    images = torch.randint(0, 256, (2, 3, 7, 7), dtype=torch.uint8)
+    original = images.clone()
     model = build_actor_critic(config, spec)
-    (prepared,) = model.preprocessor({"obs": picture})
-    torch.testing.assert_close(prepared, picture.float() - 10.0)  # the encoder divides, by way of its weight
+    (prepared,) = model.preprocessor({"obs": images})
+    torch.testing.assert_close(prepared, images.float() - 10.0)  # the encoder divides, by way of its weight
     divided, undivided = (build_actor_critic(dataclasses.replace(config, obs_scale=s), spec) for s in (4.0, 1.0))
     divided.load_state_dict(undivided.state_dict())
     features = [trained.trunks[0].encoder for trained in (divided, undivided)]
     torch.testing.assert_close(features[0]([prepared]), features[1]([prepared / 4.0]))
-    assert torch.equal(picture, original) and prepared.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, original) and prepared.is_contiguous(memory_format=torch.channels_last)
     floating = torch.rand(2, 3, 7, 7)
     untouched = floating.clone()
     build_actor_critic(config, spec).preprocessor({"obs": floating})
@@ -227,7 +227,7 @@ def test_large_images_are_encoded_in_equal_parts_twice_as_large_in_bf16():
 
 def test_the_room_knows_no_processes_no_gymnasium_and_no_neighbours():
     forbidden = {"multiprocessing", "threading", "queue", "socket", "subprocess", "gymnasium"}
-    neighbours = ("algorithms.learning", "algorithms.memory", "algorithms.checkpoints")
+    neighbours = ("appo.algorithms.learning", "appo.algorithms.memory", "appo.algorithms.checkpoints")
     files = list(Path(encoders.__path__[0]).parent.rglob("*.py"))
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):

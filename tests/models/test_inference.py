@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.inference import PolicyInference
-from algorithms.models.packing import InputLinear, Linear
-from algorithms.models.parameters import flatten
-from algorithms.specs import ELAPSED_STEPS
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.models.packing import InputLinear, Linear
+from appo.algorithms.models.parameters import flatten
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from tests.models.processors import packs_bf16
 
 SPEC = EnvSpec(
@@ -36,7 +36,7 @@ def observe(t, rows):
     return {"obs": torch.randn(ROWS, 3, generator=generator)[rows]}
 
 
-def none_fresh(rows):
+def none_first(rows):
     return torch.zeros(len(rows), dtype=torch.uint8)
 
 
@@ -45,9 +45,9 @@ def test_each_row_remembers_its_own_episode_in_whatever_order_it_is_asked(option
     together, apart = inference(**options), inference(**options)
     everyone = torch.arange(ROWS)
     for t in range(4):
-        whole = together.act(everyone, observe(t, everyone), none_fresh(everyone), deterministic=True)
+        whole = together.act(everyone, observe(t, everyone), none_first(everyone), deterministic=True)
         for rows in (torch.tensor([4, 0]), torch.tensor([5, 2, 1]), torch.tensor([3])):
-            part = apart.act(rows, observe(t, rows), none_fresh(rows), deterministic=True)
+            part = apart.act(rows, observe(t, rows), none_first(rows), deterministic=True)
             torch.testing.assert_close(part.parameters, whole.parameters[rows])
             torch.testing.assert_close(part.state_before, whole.state_before[rows])
     assert whole.state_before.abs().min() > 0
@@ -56,29 +56,29 @@ def test_each_row_remembers_its_own_episode_in_whatever_order_it_is_asked(option
 def test_who_needs_no_values_need_not_count_steps():
     policy, rows = inference(actor_critic_share_weights=False, critic_sees_time=True, use_rnn=False), torch.arange(ROWS)
     timed = observe(0, rows) | {ELAPSED_STEPS.name: torch.full((ROWS, 1), 7.0)}
-    counted = policy.act(rows, timed, none_fresh(rows), deterministic=True)
-    uncounted = policy.act(rows, observe(0, rows), none_fresh(rows), deterministic=True)
+    counted = policy.act(rows, timed, none_first(rows), deterministic=True)
+    uncounted = policy.act(rows, observe(0, rows), none_first(rows), deterministic=True)
     assert torch.equal(counted.actions, uncounted.actions)
     assert not torch.equal(counted.values, uncounted.values)
 
 
 def test_the_state_before_is_what_the_learner_unrolls_from():
     policy, rows = inference(), torch.arange(ROWS)
-    policy.act(rows, observe(0, rows), none_fresh(rows))
-    fresh = torch.tensor([0, 1, 0, 0, 1, 0], dtype=torch.uint8)
-    result = policy.act(rows, observe(1, rows), fresh)
+    policy.act(rows, observe(0, rows), none_first(rows))
+    is_first = torch.tensor([0, 1, 0, 0, 1, 0], dtype=torch.uint8)
+    result = policy.act(rows, observe(1, rows), is_first)
     unrolled = policy.model.unroll({"obs": observe(1, rows)["obs"][None]}, result.state_before, torch.zeros(1, ROWS))
     torch.testing.assert_close(unrolled.parameters[0], result.parameters)
     torch.testing.assert_close(unrolled.values[0], result.values)
     log_prob = policy.model.distribution.log_prob(unrolled.parameters[0], result.actions)
     torch.testing.assert_close(log_prob, result.log_prob)
-    assert not result.state_before[fresh == 1].any() and result.state_before[fresh == 0].any(1).all()
+    assert not result.state_before[is_first == 1].any() and result.state_before[is_first == 0].any(1).all()
 
 
 def test_shapes_and_types_are_those_of_the_block():
     for options, state_size in (({}, 8), ({"use_rnn": False}, 0)):
         rows = torch.tensor([2, 4])
-        result = inference(**options).act(rows, observe(0, rows), none_fresh(rows))
+        result = inference(**options).act(rows, observe(0, rows), none_first(rows))
         shapes = [tuple(field.shape) for field in result]
         assert shapes == [(2, 3), (2,), (2, 8), (2,), (2, state_size)]
         assert {field.dtype for field in result} == {torch.float32}
@@ -91,9 +91,9 @@ def adopt(policy, other):
 
 def test_received_weights_are_in_force_when_they_are_adopted():
     policy, rows = inference(weights=0), torch.arange(ROWS)
-    before = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
+    before = policy.act(rows, observe(0, rows), none_first(rows) + 1)
     adopt(policy, build(1))
-    after = policy.act(rows, observe(0, rows), none_fresh(rows) + 1)
+    after = policy.act(rows, observe(0, rows), none_first(rows) + 1)
     expected = build(1).act(observe(0, rows), torch.zeros(ROWS, 8))
     torch.testing.assert_close(after.parameters, expected.parameters)
     assert not torch.allclose(before.values, after.values)
@@ -101,16 +101,16 @@ def test_received_weights_are_in_force_when_they_are_adopted():
 
 def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
     rows = torch.arange(ROWS)
-    actions = [inference(seed).act(rows, observe(0, rows), none_fresh(rows)).actions for seed in (1, 1, 2)]
+    actions = [inference(seed).act(rows, observe(0, rows), none_first(rows)).actions for seed in (1, 1, 2)]
     assert torch.equal(actions[0], actions[1]) and not torch.equal(actions[0], actions[2])
-    result = inference(3).act(rows, observe(0, rows), none_fresh(rows), deterministic=True)
+    result = inference(3).act(rows, observe(0, rows), none_first(rows), deterministic=True)
     assert torch.equal(result.actions[:, 0], result.parameters[:, :4].argmax(1).float())
     assert torch.equal(result.actions[:, 1:], result.parameters[:, 4:6])
 
 
 def test_nothing_it_returns_carries_a_gradient():
     rows = torch.arange(ROWS)
-    assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_fresh(rows)))
+    assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_first(rows)))
 
 
 @packs_bf16
@@ -144,7 +144,7 @@ def test_an_embedding_is_neither_packed_nor_rounded():
 @pytest.mark.parametrize("packs", [pytest.param(True, marks=packs_bf16), False])
 def test_in_bf16_adopted_weights_are_the_published_ones_rounded(monkeypatch, packs):
     if not packs:
-        monkeypatch.setattr("algorithms.models.inference.can_pack", lambda device, dtype: False)
+        monkeypatch.setattr("appo.algorithms.models.inference.can_pack", lambda device, dtype: False)
     policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
     assert len(policy._converted) == (0 if packs else 3), "the large layer, and both weights of the core"
@@ -152,7 +152,7 @@ def test_in_bf16_adopted_weights_are_the_published_ones_rounded(monkeypatch, pac
     for mine, published in zip(policy.model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, published.to(mine.dtype))
     rows = torch.arange(ROWS)
-    result = policy.act(rows, observe(0, rows), none_fresh(rows))
+    result = policy.act(rows, observe(0, rows), none_first(rows))
     unrolled = other.unroll({"obs": observe(0, rows)["obs"][None]}, result.state_before, torch.zeros(1, ROWS))
     torch.testing.assert_close(unrolled.parameters[0], result.parameters, atol=1e-3, rtol=0.02)
     assert {field.dtype for field in result} == {torch.float32}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.config import ModelConfig
-from algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
-from algorithms.models.layers import (
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
+from appo.algorithms.models.layers import (
     FlattenImage,
     SpectralNorm,
     conv,
@@ -17,7 +17,7 @@ from algorithms.models.layers import (
     pixel_conv,
     refresh_spectral_norms,
 )
-from utils.options import ConfigError, check_value, options_of
+from appo.utils.options import ConfigError, check_value, options_of
 
 PROMISED = {  # what users of these names rely on
     "encoder": "auto",

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.normalization import ObservationNormalizer, ReturnsNormalizer, RunningMoments
+from appo.algorithms.models.normalization import ObservationNormalizer, ReturnsNormalizer, RunningMoments
 
 
 def everything(x):

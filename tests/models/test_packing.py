@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from algorithms.models.config import ModelConfig
-from algorithms.models.cores import build_core
-from algorithms.models.layers import conv, linear, pixel_conv
-from algorithms.models.packing import InputLinear, Linear, Packable, PackedMatrix
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.cores import build_core
+from appo.algorithms.models.layers import conv, linear, pixel_conv
+from appo.algorithms.models.packing import InputLinear, Linear, Packable, PackedMatrix
 from tests.models.processors import packs_bf16, packs_float32
 
 pytestmark = packs_float32

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.parameters import flat_size, flatten
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.parameters import flat_size, flatten
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 SPEC = EnvSpec(
     (
-        ObservationLeaf("picture", (3, 9, 9), "uint8", "image"),
+        ObservationLeaf("image", (3, 9, 9), "uint8", "image"),
         ObservationLeaf("numbers", (3,), "float32", "vector"),
     ),
     (ActionLeaf("discrete", 3), ActionLeaf("continuous", 2)),
@@ -39,7 +39,7 @@ def build(seed):
 def outputs(model):
     generator = torch.Generator().manual_seed(0)
     observations = {
-        "picture": torch.randint(0, 256, (4, 5, 3, 9, 9), dtype=torch.uint8, generator=generator),
+        "image": torch.randint(0, 256, (4, 5, 3, 9, 9), dtype=torch.uint8, generator=generator),
         "numbers": torch.randn(4, 5, 3, generator=generator),
     }
     return model.unroll(observations, torch.ones(5, model.state_size), torch.zeros(4, 5))

@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.precision import compute_dtype, multiplies_bf16
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.precision import compute_dtype, multiplies_bf16
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 
 CPU = torch.device("cpu")
 SMALL, LARGE = 256 * 256, 512 * 512

@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from algorithms.memory.blocks import LearnerBlocks, SplitBlocks
-from algorithms.memory.layout import SharedArrays, Sizes, block_arrays
-from algorithms.memory.request_table import PolicyRequests, SplitRequests
-from algorithms.sampling.env_split import EnvSplit
-from algorithms.sampling.policy_assignment import PolicyAssignment
-from algorithms.specs import action_spec, observation_tensors, observed
+from appo.algorithms.memory.blocks import LearnerBlocks, SplitBlocks
+from appo.algorithms.memory.layout import SharedArrays, Sizes, block_arrays
+from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
+from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.specs import action_spec, observation_tensors, observed
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)
 CRASHES = "crashes"
@@ -54,8 +54,8 @@ class PlainRow(NamedTuple):
     """What an agent sees, and what followed its decision; None where nothing was decided yet."""
 
     observation: Any
-    fresh: int
-    final: int
+    is_first: int
+    is_last: int
     active: int
     reward: float | None = None
     terminated: int | None = None
@@ -68,14 +68,14 @@ def single_stream(env: Any, actions: list[int]) -> list[PlainRow]:
     """The life of one single-agent environment, one step at a time; one row more than actions."""
     rows, row = [], PlainRow(env.reset()[0], 1, 0, 1)
     for action in actions:
-        if row.final:
+        if row.is_last:
             rows.append(row._replace(reward=0.0, terminated=0, truncated=0, frames=0, info={}))
             row = PlainRow(env.reset()[0], 1, 0, 1)
             continue
         try:
             observation, reward, terminated, truncated, info = env.step(action)
         except ArithmeticError:  # nothing is known of what the action led to: the episode was cut before it
-            rows.append(row._replace(final=1, reward=0.0, terminated=0, truncated=0, frames=0, info={"lost": True}))
+            rows.append(row._replace(is_last=1, reward=0.0, terminated=0, truncated=0, frames=0, info={"lost": True}))
             row = PlainRow(env.reset()[0], 1, 0, 1)
             continue
         frames = info.get("num_frames", 1)

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from algorithms.memory.blocks import BlockState, SplitBlocks, block_states
-from algorithms.memory.layout import OBSERVATION
-from algorithms.memory.request_table import SplitRequests
-from algorithms.sampling.env_split import EnvSplit
-from algorithms.sampling.policy_assignment import PolicyAssignment
-from algorithms.specs import ELAPSED_STEPS
-from envs.adapters import first_seed
-from envs.api import Decorrelation, EnvContext
-from envs.families.synthetic import SyntheticOptions
-from envs.faults import FaultKeeper
-from envs.registry import make_batch_env
-from envs.simulators.synthetic_multi import MultiIdentity
-from envs.vector.serial import SerialVecEnv
+from appo.algorithms.memory.blocks import BlockState, SplitBlocks, block_states
+from appo.algorithms.memory.layout import OBSERVATION
+from appo.algorithms.memory.request_table import SplitRequests
+from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.adapters import first_seed
+from appo.envs.api import Decorrelation, EnvContext
+from appo.envs.faults import FaultPolicy
+from appo.envs.registry import make_batch_env
+from appo.envs.simulators.synthetic_multi import MultiIdentity
+from appo.envs.synthetic_options import SyntheticOptions
+from appo.envs.vector.serial import SerialVecEnv
 from tests.sampling.sampling_cases import (
     CONTINUES,
     CRASHES,
@@ -67,7 +67,7 @@ def assert_blocks_equal(played, streams):
         for row, stream in enumerate(streams):
             seen = rollout["obs/obs"][:, row]
             np.testing.assert_array_equal(seen, np.reshape(column(stream, "observation", start, T + 1), seen.shape))
-            for name in ("fresh", "final", "active"):
+            for name in ("is_first", "is_last", "active"):
                 expected = column(stream, name, start, T + 1)
                 np.testing.assert_array_equal(rollout[name][:, row], expected, err_msg=f"{name} {number} {row}")
             for name, field in [("rewards", "reward"), ("terminated",) * 2, ("truncated",) * 2]:
@@ -110,10 +110,12 @@ def test_blocks_hold_what_a_slow_plain_account_of_the_same_environments_says():
     streams = streams_of(scripted(), played)
     assert_blocks_equal(played, streams)
     assert len(played.rollouts) == 11
-    seen = {name: np.stack([rollout[name] for rollout in played.rollouts]) for name in ("final", "fresh", "truncated")}
-    assert seen["truncated"][:, T - 1].any() and seen["final"][:, T].any()  # truncated in the last step,
-    assert (seen["final"][:-1, T] == seen["final"][1:, 0]).all() and seen["final"][1:, 0].any()  # and carried over
-    assert seen["fresh"][:, T].any() and seen["fresh"][1:, 0].any()
+    names = ("is_last", "is_first", "truncated")
+    seen = {name: np.stack([rollout[name] for rollout in played.rollouts]) for name in names}
+    assert seen["truncated"][:, T - 1].any() and seen["is_last"][:, T].any()  # truncated in the last step,
+    assert (seen["is_last"][:-1, T] == seen["is_last"][1:, 0]).all()  # and carried over
+    assert seen["is_last"][1:, 0].any()
+    assert seen["is_first"][:, T].any() and seen["is_first"][1:, 0].any()
 
 
 @pytest.mark.parametrize("decorrelation", [None, Decorrelation(np.random.default_rng(0), 10)], ids=["fresh", "moved"])
@@ -124,16 +126,16 @@ def test_steps_of_each_episode_are_counted_as_its_environment_counts_them(crashe
     played.arrays[name].fill(99.0)  # of a predecessor
     played.split.start(decorrelation)
     played.play(rollouts=11)
-    fresh, elapsed = rows_of(played, "fresh"), rows_of(played, name)[..., 0]
-    final, cut = rows_of(played, "final"), np.zeros_like(fresh)
-    cut[1:] = np.concatenate([rollout["truncated"] for rollout in played.rollouts]) & final[1:]
+    is_first, elapsed = rows_of(played, "is_first"), rows_of(played, name)[..., 0]
+    is_last, cut = rows_of(played, "is_last"), np.zeros_like(is_first)
+    cut[1:] = np.concatenate([rollout["truncated"] for rollout in played.rollouts]) & is_last[1:]
     assert cut.any()
     counted = rows_of(played, "obs/obs")[..., 1]
     # Nothing follows the time of a time limit: its value is that of a time which rewards do follow.
     np.testing.assert_array_equal(elapsed, np.where(cut, 0.5 * counted, counted))
     assert elapsed.max() > T  # an episode longer than a block
-    assert (elapsed[fresh == 1] == 0).all() or decorrelation is not None
-    assert (elapsed[final == 1] > 0).all() or crashes
+    assert (elapsed[is_first == 1] == 0).all() or decorrelation is not None
+    assert (elapsed[is_last == 1] > 0).all() or crashes
     assert (elapsed[0].max() > 0) == (decorrelation is not None)
 
 
@@ -142,7 +144,7 @@ def test_row_t_is_row_0_of_the_next_block_and_nothing_is_seen_twice_as_reward():
     played.split.start()
     played.play(rollouts=6)
     for before, after in zip(played.rollouts, played.rollouts[1:], strict=False):
-        for name in ("obs/obs", "fresh", "final", "active", "policy_id"):
+        for name in ("obs/obs", "is_first", "is_last", "active", "policy_id"):
             np.testing.assert_array_equal(before[name][T], after[name][0])
 
 
@@ -212,11 +214,11 @@ def test_a_policy_plays_an_episode_from_its_first_row_to_its_last():
     played = Played(batch_of(scripted()), rollout=T, policies=4)
     played.split.start()
     played.play(rollouts=40)
-    ids, fresh = rows_of(played, "policy_id"), rows_of(played, "fresh")
+    ids, is_first = rows_of(played, "policy_id"), rows_of(played, "is_first")
     changed = ids[1:] != ids[:-1]
-    assert not changed[fresh[1:] == 0].any()
-    drawn = ids[fresh == 1]
-    assert 0.65 < changed[fresh[1:] == 1].mean() < 0.85  # three of four draws are another policy
+    assert not changed[is_first[1:] == 0].any()
+    drawn = ids[is_first == 1]
+    assert 0.65 < changed[is_first[1:] == 1].mean() < 0.85  # three of four draws are another policy
     assert np.bincount(drawn, minlength=4).min() > len(drawn) / 8
     assert len(set(ids[0].tolist())) > 1  # the very first episodes are drawn too
 
@@ -234,7 +236,7 @@ def crashing(**options):
     """A split in which environments crash; whoever takes the place of one plays its script on."""
     envs = [Scripted(script, **options) for script in CRASHING]
     return SerialVecEnv(
-        envs, [EnvContext(env_id=i) for i in range(len(envs))], FaultKeeper(), lambda context: envs[context.env_id]
+        envs, [EnvContext(env_id=i) for i in range(len(envs))], FaultPolicy(), lambda context: envs[context.env_id]
     )
 
 
@@ -250,8 +252,8 @@ def test_a_step_in_which_an_environment_crashed_is_a_cut_before_it_as_a_slow_pla
         start = number * T
         for row, stream in enumerate(streams):
             now = stream[start : start + T + 1]
-            np.testing.assert_array_equal(rollout["final"][:T, row], [seen.final for seen in now[:T]])
-            np.testing.assert_array_equal(rollout["fresh"][:, row], [seen.fresh for seen in now])
+            np.testing.assert_array_equal(rollout["is_last"][:T, row], [seen.is_last for seen in now[:T]])
+            np.testing.assert_array_equal(rollout["is_first"][:, row], [seen.is_first for seen in now])
             for name, field in [("rewards", "reward"), ("terminated",) * 2, ("truncated",) * 2]:
                 np.testing.assert_array_equal(rollout[name][:, row], [getattr(seen, field) for seen in now[:T]])
             np.testing.assert_array_equal(rollout["obs/obs"][:, row], [seen.observation for seen in now])
@@ -265,23 +267,23 @@ def test_a_step_in_which_an_environment_crashed_is_a_cut_before_it_as_a_slow_pla
 def test_what_is_learned_around_a_crash_is_what_is_learned_around_a_truncation():
     """The row before the crash bootstraps with the value of the crashed row, which itself is no decision."""
     torch = pytest.importorskip("torch")
-    from algorithms.learning.structure import trajectory_structure
+    from appo.algorithms.learning.masks import trajectory_structure
 
     played = Played(crashing(), rollout=T)
     played.split.start()
     played.play(rollouts=30)
     crashed_in_row_0 = 0
     for number, rollout in enumerate(played.rollouts):
-        flags = {name: torch.from_numpy(rollout[name]) for name in ("fresh", "final", "active", "terminated")}
-        own = torch.ones_like(flags["fresh"], dtype=torch.bool)
-        structure = trajectory_structure(**flags, own=own, gamma=0.9)
+        flags = {name: torch.from_numpy(rollout[name]) for name in ("is_first", "is_last", "active", "terminated")}
+        own = torch.ones_like(flags["is_first"], dtype=torch.bool)
+        masks = trajectory_structure(**flags, own=own, gamma=0.9)
         for t in range(T):
             if (number * T + t) % 7 != 6:
                 continue
-            assert not structure.valid[t, 0] and structure.discounts[t, 0] == structure.has_delta[t, 0] == 0
-            assert structure.resets[t + 1, 0] == 1
+            assert not masks.valid[t, 0] and masks.discounts[t, 0] == masks.has_delta[t, 0] == 0
+            assert masks.resets[t + 1, 0] == 1
             if t > 0:
-                assert structure.valid[t - 1, 0] and structure.discounts[t - 1, 0] == pytest.approx(0.9)
+                assert masks.valid[t - 1, 0] and masks.discounts[t - 1, 0] == pytest.approx(0.9)
             crashed_in_row_0 += t == 0
     assert crashed_in_row_0 > 2
 
@@ -388,7 +390,7 @@ def test_environments_that_are_moved_apart_begin_in_different_steps_and_ask_once
         played = Played(make_batch_env("synthetic_identity", options, contexts), rollout=8)
         played.split.start(how)
         assert played.requests[0].count() == 1
-        assert (played.arrays["fresh"][1, 0, 0, 0] == 1).all()
+        assert (played.arrays["is_first"][1, 0, 0, 0] == 1).all()
         played.play(rollouts=13)
         assert {episode.length_frames for _, episode in played.episodes} == {50}  # seen from their first step
         return [step for step, _ in played.episodes]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from algorithms.sampling.episode_stats import EpisodeStats
-from envs.api import StepArrays
+from appo.algorithms.sampling.episode_stats import EpisodeStats
+from appo.envs.api import StepArrays
 
 
 def step(rewards, terminated=0, truncated=0, frames=1):
@@ -15,8 +15,8 @@ def step(rewards, terminated=0, truncated=0, frames=1):
 
     return StepArrays(
         observations={},
-        fresh=flags(0),
-        final=flags(0),
+        is_first=flags(0),
+        is_last=flags(0),
         active=flags(1),
         rewards=np.asarray(rewards, np.float32),
         terminated=flags(terminated),

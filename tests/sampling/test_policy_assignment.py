@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
 
 
 def assignment(policies, seed=0):
@@ -26,10 +26,10 @@ def test_policies_are_drawn_uniformly(policies):
 
 def test_only_fresh_rows_change():
     before, after = np.arange(1000, dtype=np.int32) % 4, np.full(1000, 9, np.int32)
-    fresh = (np.arange(1000) % 2).astype(np.uint8)
-    assignment(4).carry(before, after, fresh)
-    np.testing.assert_array_equal(after[fresh == 0], before[fresh == 0])
-    assert 0.15 < (after[fresh == 1] == before[fresh == 1]).mean() < 0.35
+    is_first = (np.arange(1000) % 2).astype(np.uint8)
+    assignment(4).carry(before, after, is_first)
+    np.testing.assert_array_equal(after[is_first == 0], before[is_first == 0])
+    assert 0.15 < (after[is_first == 1] == before[is_first == 1]).mean() < 0.35
 
 
 def test_draws_follow_from_the_seed_alone():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from algorithms.sampling.config import available_cores
+from appo.algorithms.sampling.config import available_cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a system that can be told who runs where")

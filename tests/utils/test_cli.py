@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from utils.cli import check_layer, declared_options, limits, parse, reference_page, to_text, typed_word
-from utils.options import ConfigError, option
+from appo.utils.cli import check_layer, declared_options, limits, parse, reference_page, to_text, typed_word
+from appo.utils.options import ConfigError, option
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from appo.utils.failpoints import FAILPOINTS, NAMES, VARIABLE, failpoint, parse
 from tests.architecture.source_tree import modules
-from utils.failpoints import NAMES, PLACES, VARIABLE, failpoint, parse
 
 
 def run_armed(text, code):
     """Run code in a process with armed failpoints."""
     environment = {VARIABLE: text, "PATH": "/usr/bin:/bin"}
-    program = "from utils.failpoints import failpoint\n" + textwrap.dedent(code)
+    program = "from appo.utils.failpoints import failpoint\n" + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -30,7 +30,7 @@ def named_in_the_source():
 
 def test_every_place_in_the_source_is_known_and_every_known_place_is_there_once():
     assert sorted(named_in_the_source()) == sorted(NAMES)
-    assert all(PLACES[name] for name in NAMES)
+    assert all(FAILPOINTS[name] for name in NAMES)
 
 
 @pytest.mark.parametrize(

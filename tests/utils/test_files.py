@@ -14,10 +14,10 @@ import types
 
 import pytest
 
-from utils import files
-from utils.files import (
+from appo.utils import files
+from appo.utils.files import (
     AppendedFile,
-    DiskTrouble,
+    DiskFaults,
     JsonLines,
     atomic_write,
     atomic_write_json,
@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path):
     path.write_bytes(b"old")
     done = run_with_small_disk(
         """
-        from utils.files import atomic_write
+        from appo.utils.files import atomic_write
         try:
             atomic_write(folder / "a.bin", [b"x" * 3000, b"y" * 3000])
         except OSError as error:
@@ -86,7 +86,7 @@ def test_a_killed_writer_leaves_the_old_file_and_its_rest_can_be_removed(tmp_pat
     path.write_bytes(b"old")
     code = f"""
         import os, pathlib, signal
-        from utils.files import atomic_write
+        from appo.utils.files import atomic_write
         def parts():
             yield b"half"
             os.kill(os.getpid(), signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
 def test_a_line_that_does_not_fit_is_taken_back_and_the_next_may_fit(tmp_path):
     done = run_with_small_disk(
         """
-        from utils.files import JsonLines
+        from appo.utils.files import JsonLines
         lines = JsonLines(folder / "m.jsonl")
         lines.append({"n": 0})
         try:
@@ -202,18 +202,18 @@ def test_a_header_that_does_not_fit_is_written_when_it_does(tmp_path, monkeypatc
 def test_trouble_is_survived_counted_and_told_once_a_minute_for_each_kind(monkeypatch, caplog):
     clock = types.SimpleNamespace(now=50.0)
     monkeypatch.setattr(files, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
-    trouble = DiskTrouble()
+    disk_faults = DiskFaults()
     for _ in range(61):
         for kind in ("cats", "dogs"):
-            with trouble.survived(kind):
+            with disk_faults.survived(kind):
                 (pathlib.Path("/dev/null") / kind).touch()
         clock.now += 1.0
-    assert trouble.failures == {"cats": 61, "dogs": 61}
+    assert disk_faults.failures == {"cats": 61, "dogs": 61}
     told = [record.getMessage() for record in caplog.records]
     assert [text.split()[0] for text in told] == ["cats", "dogs", "cats", "dogs"]
     assert "could not be written ([Errno 20] Not a directory: '/dev/null/cats'); training goes on without it" in told[0]
     assert told[2].endswith("(61 failures so far)")
-    with pytest.raises(ZeroDivisionError), trouble.survived("cats"):
+    with pytest.raises(ZeroDivisionError), disk_faults.survived("cats"):
         _ = 1 / 0
 
 
@@ -284,7 +284,7 @@ def test_where_there_is_no_room_for_the_copy_a_file_may_grow_for_a_while_and_the
     path = tmp_path / "log.txt"
     path.write_bytes(b"x" * 5_000)
     code = """
-        from utils.files import keep_small
+        from appo.utils.files import keep_small
         keep_small(folder / "log.txt", 4_500)
         print((folder / "log.txt").stat().st_size)
         keep_small(folder / "log.txt", 1_200)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils import guardian
+from appo.utils import guardian
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GROUP = 2**31
@@ -150,7 +150,7 @@ def test_signals_meant_for_the_parent_do_not_end_it(make_parent, number):
 # Starts processes that leave the group: two that are marked, one below them without a mark, and a stranger.
 MARKED = """
 import os, subprocess, sys, time
-from utils import processes
+from appo.utils import processes
 sleep = "import time; time.sleep(1000)"
 parent = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], env={}, "
 parent += "start_new_session=True); print(child.pid, flush=True); time.sleep(1000)"
@@ -192,7 +192,7 @@ def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_n
 
 MARKED_LATER = """
 import sys, time
-from utils import processes
+from appo.utils import processes
 print("not yet", flush=True)
 sys.stdin.readline()
 held = processes.mark_descendants(sys.argv[1])

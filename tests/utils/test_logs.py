@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from utils.logs import LogFile
+from appo.utils.logs import LogFile
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_full_disk_is_not_told_of_and_a_wrong_format_is(capsys):
 def test_a_process_outlives_its_terminal(tmp_path):
     code = """
         import logging, pathlib, sys
-        from utils.logs import log_to_terminal_and_file
+        from appo.utils.logs import log_to_terminal_and_file
         log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
         logging.info("said")
         sys.stdin.readline()
@@ -77,7 +77,7 @@ def test_a_process_outlives_its_terminal(tmp_path):
 def test_warnings_and_errors_in_the_terminal_carry_their_level(tmp_path, colour):
     code = """
         import logging, pathlib, sys
-        from utils.logs import log_to_terminal_and_file
+        from appo.utils.logs import log_to_terminal_and_file
         log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
         logging.info("all is well")
         logging.warning("actor-01 [bold]was killed[/bold]")
@@ -97,7 +97,7 @@ def test_warnings_and_errors_in_the_terminal_carry_their_level(tmp_path, colour)
 def test_a_terminal_on_a_full_disk_ends_nothing(tmp_path):
     code = """
         import logging, pathlib, sys
-        from utils.logs import log_to_terminal_and_file
+        from appo.utils.logs import log_to_terminal_and_file
         log_to_terminal_and_file(pathlib.Path(sys.argv[1]))
         logging.info("said")
         print("alive", flush=True)

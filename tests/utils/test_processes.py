@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils import processes
+from appo.utils import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = "import time; time.sleep(1000)"
@@ -58,7 +58,7 @@ def test_a_title_is_what_the_system_shows(start):
 
 
 DIES = """
-code = "import os, sys, time; from utils import processes; processes.die_with_parent(int(sys.argv[1])); "
+code = "import os, sys, time; from appo.utils import processes; processes.die_with_parent(int(sys.argv[1])); "
 code += "print(os.getpid(), flush=True); time.sleep(1000)"
 subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
 time.sleep(1000)
@@ -187,7 +187,7 @@ def test_marked_orphans_are_killed_with_all_below_them_and_no_others(start):
 
 
 OUTLIVES = """
-code = "import os, sys, time; from utils import processes; "
+code = "import os, sys, time; from appo.utils import processes; "
 code += "processes.die_with_parent(int(sys.argv[1]), heir=int(sys.argv[2])); print(os.getpid(), flush=True); "
 code += "time.sleep(1000)"
 processes.adopt_orphans()
@@ -250,7 +250,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
 
 def test_numerical_libraries_are_kept_from_starting_threads_of_their_own():
     code = (
-        "import sys, cv2, numpy; from threadpoolctl import threadpool_info; from utils import processes;"
+        "import sys, cv2, numpy; from threadpoolctl import threadpool_info; from appo.utils import processes;"
         "cv2.setNumThreads(2); processes.limit_native_threads();"
         "print(cv2.getNumThreads(), max(pool['num_threads'] for pool in threadpool_info()))"
     )
@@ -267,7 +267,7 @@ def test_one_gpu_is_all_that_a_simulator_sees(monkeypatch):
 
 FAULTS = """
 import ctypes, resource, sys
-from utils.processes import keep_freed_memory
+from appo.utils.processes import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 libc = ctypes.CDLL(None)
@@ -315,7 +315,7 @@ def test_a_process_moves_with_its_threads_and_descendants(start):
 
 PRINTS = """
 import os, sys
-from utils.processes import keep_standard_streams
+from appo.utils.processes import keep_standard_streams
 keep_standard_streams()
 print("said \\udcff", flush=True)
 print("complained", file=sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.signals import MAIN_PROCESS_DECIDES, StopSignals, withheld_from_new_processes
+from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals, withheld_from_new_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,7 +110,7 @@ def test_new_processes_do_not_receive_what_this_one_receives(stop):
 
 WORKER = """
 import os, signal, subprocess, sys, time
-from utils.signals import MAIN_PROCESS_DECIDES, leave_to_main_process
+from appo.utils.signals import MAIN_PROCESS_DECIDES, leave_to_main_process
 signal.pthread_sigmask(signal.SIG_BLOCK, MAIN_PROCESS_DECIDES)
 leave_to_main_process()
 for number in MAIN_PROCESS_DECIDES:

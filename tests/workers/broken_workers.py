@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 
-from algorithms.memory.counters import Tally
-from algorithms.messages import CheckpointSaved, EpisodeFinished, EpisodesFinished, PolicyRestored, Ready
-from algorithms.workers.worker import Worker
+from appo.algorithms.memory.counters import EventCounter
+from appo.algorithms.messages import CheckpointSaved, EpisodeFinished, EpisodesFinished, PolicyRestored, Ready
+from appo.algorithms.workers.worker import Worker
 
 
 class Idle(Worker):
@@ -45,8 +45,8 @@ class Talks(Worker):
         time.sleep(0.001)
 
     def say(self):
-        self.counters.count(Tally.ACTOR_ROLLOUTS)
-        number = int(self.counters._tallies[Tally.ACTOR_ROLLOUTS])
+        self.counters.count(EventCounter.ACTOR_ROLLOUTS)
+        number = int(self.counters._event_counts[EventCounter.ACTOR_ROLLOUTS])
         self.report(CheckpointSaved(0, "number", "x" * 20, number))
 
     def teardown(self):
@@ -105,7 +105,7 @@ class FailsInSetupOnce(Idle):
 
 
 class FinalValueError(ValueError):
-    is_final = True
+    retryable = False
 
 
 class FailsForGood(Worker):
@@ -117,8 +117,13 @@ class WorksThenFails(Worker):
     """Does some of what every kind of worker is there for before it fails."""
 
     def step(self):
-        for tally in (Tally.ACTOR_STEPS_OF_SPLITS, Tally.ACTOR_ROLLOUTS, Tally.POLICY_BATCHES, Tally.LEARNER_BATCHES):
-            self.counters.count(tally)
+        for event in (
+            EventCounter.ACTOR_STEPS_OF_SPLITS,
+            EventCounter.ACTOR_ROLLOUTS,
+            EventCounter.POLICY_BATCHES,
+            EventCounter.LEARNER_BATCHES,
+        ):
+            self.counters.count(event)
         raise ValueError("a step too far")
 
 

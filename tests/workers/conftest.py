@@ -1,4 +1,4 @@
-"""One launch pad for all tests of this room, and crews of workers on it."""
+"""One process launcher for all tests of this room, and crews of workers on it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from algorithms.memory.layout import SharedArrays
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.workers.doorbells import Doorbell
-from algorithms.workers.incarnations import Recipe
-from algorithms.workers.launch_pad import LaunchPad, RunFailed
-from algorithms.workers.placement import Placement
-from algorithms.workers.restarts import RestartLimits
-from algorithms.workers.supervisor import Supervisor
-from algorithms.workers.torch_server import end_forkserver
-from algorithms.workers.worker import Bells, SharedMemoryHandle
+from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.workers.placement import Placement
+from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed
+from appo.algorithms.workers.restarts import RestartLimits
+from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER, Group, Roster
+from appo.algorithms.workers.supervisor import Supervisor
+from appo.algorithms.workers.torch_server import end_forkserver
+from appo.algorithms.workers.worker import Bells, SharedMemoryHandle
+from appo.algorithms.workers.worker_handle import WorkerSpec
 from tests.memory.memory_cases import small_sizes
 
 NO_RESTARTS = RestartLimits(failures_in_a_row=0, setup_retries=0)  # most tests look at one end
@@ -30,13 +30,13 @@ PATIENCE_S = 30.0  # far more than anything takes; only a failing test waits so 
 
 
 @pytest.fixture(scope="session")
-def pad():
+def launcher():
     """A forkserver and a guardian."""
     # One that other tests left running has loaded nothing that workers need.
     end_forkserver(forkserver._forkserver)  # a private object of multiprocessing
-    launch_pad = LaunchPad([str(Path(__file__).parent)])
-    yield launch_pad
-    launch_pad.kill_everything()
+    process_launcher = ProcessLauncher([str(Path(__file__).parent)])
+    yield process_launcher
+    process_launcher.kill_everything()
 
 
 @contextlib.contextmanager
@@ -56,34 +56,42 @@ def hidden_main_module():
 class Crew:
     """A supervisor, what its workers share, and every process that it ever started."""
 
-    def __init__(self, pad, folder, arrays=None):
+    def __init__(self, launcher, folder, arrays=None):
         self.arrays = SharedArrays.create(small_sizes()) if arrays is None else arrays
         self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(self.arrays.sizes.policies)]
         actors, policies = self.arrays.sizes.actors, self.arrays.sizes.policies
         per_policy = (self.arrays.sizes.processes - actors - policies) // policies
-        self.bells = Bells(
-            actors=[Doorbell() for _ in range(actors)],
-            policy_workers=[[Doorbell() for _ in range(per_policy)] for _ in range(policies)],
-            learners=[Doorbell() for _ in range(policies)],
+        self.roster = Roster(
+            {ACTOR: Group(1, actors), POLICY_WORKER: Group(policies, per_policy), LEARNER: Group(policies, 1)}
         )
+        self.bells = Bells(self.roster)
         self.log_dir = folder
         self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(self.arrays.sizes.policies)]
         handle = SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
-        self.supervisor = Supervisor(pad, self.arrays, handle, self.bells, folder)
+        self.supervisor = Supervisor(launcher, self.arrays, handle, self.bells, folder)
         self.supervisor.restarts.limits = NO_RESTARTS
         self.pids = []
+        self.started = {}  # name -> worker
         self.reports = []
 
-    def start(self, worker, *, process=0, name=None, job=None, placement=None, generation=0):
-        place = placement or Placement((), 1, 0)
-        recipe = Recipe(name or f"worker-{process}", process, worker, job, place)
+    def start(self, worker_class, *, process=0, name=None, job=None, placement=None, generation=0):
+        """Start a worker of this class in a place of the roster, for the log under any name."""
+        worker, where = self.roster.ids[process], placement or Placement((), 1, 0)
+        worker_spec = WorkerSpec(worker, name or f"worker-{process}", process, worker_class, job, where)
         with hidden_main_module():
-            managed = self.supervisor.start(recipe, generation)
-        self.pids.append(managed.pid)
-        return managed
+            handle = self.supervisor.start(worker_spec, generation)
+        self.pids.append(handle.pid)
+        self.started[handle.spec.name] = worker
+        return handle
 
     def broken(self, kind, **options):
         return self.start(f"broken_workers:{kind}", **options)
+
+    def send(self, name, command):
+        return self.supervisor.send(self.started[name], command)
+
+    def lives(self, name):
+        return name in self.started and self.supervisor.lives(self.started[name])
 
     def poll_until(self, condition):
         """Collect reports until something holds."""
@@ -104,8 +112,8 @@ class Crew:
     def logs(self):
         return {path.stem: path.read_text() for path in self.log_dir.glob("*.txt")}
 
-    def phase(self, process=0):
-        return int(self.arrays["phase"][process])
+    def phase(self, place=0):
+        return int(self.arrays["phase"][place])
 
     def close(self):
         self.supervisor.stop(0.2)
@@ -128,11 +136,11 @@ def exit_code(worker):
 
 
 @pytest.fixture
-def make_crew(pad, tmp_path):
+def make_crew(launcher, tmp_path):
     crews = []
 
     def make(arrays=None):
-        crews.append(Crew(pad, tmp_path, arrays))
+        crews.append(Crew(launcher, tmp_path, arrays))
         return crews[-1]
 
     yield make

@@ -8,25 +8,25 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from algorithms.config import NoOptions
-from algorithms.learning.batch import Batch
-from algorithms.learning.config import LearningConfig
-from algorithms.memory.collate import BatchAssembler
-from algorithms.memory.counters import WorkerCounters
-from algorithms.memory.layout import SharedArrays, Sizes
-from algorithms.memory.request_table import PolicyRequests, Slabs
-from algorithms.memory.weights import WeightsBuffer
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.inference import PolicyInference
-from algorithms.sampling.config import SamplingConfig
-from algorithms.specs import action_spec, observation_tensors
-from algorithms.workers.actor_worker import build_split
-from algorithms.workers.jobs import ActorJob, LearnerJob
-from algorithms.workers.learner_core import LearnerCore
-from algorithms.workers.policy_core import PolicyCore
-from envs.api import Decorrelation
-from envs.registry import probe, resolve
+from appo.algorithms.config import NoOptions
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.memory.collate import BatchAssembler
+from appo.algorithms.memory.counters import WorkerCounters
+from appo.algorithms.memory.layout import SharedArrays, Sizes
+from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.sampling.config import SamplingConfig
+from appo.algorithms.specs import action_spec, observation_tensors
+from appo.algorithms.workers.actor_worker import build_split
+from appo.algorithms.workers.jobs import ActorJob, LearnerJob
+from appo.algorithms.workers.learner_core import LearnerCore
+from appo.algorithms.workers.policy_core import PolicyCore
+from appo.envs.api import Decorrelation
+from appo.envs.registry import probe, resolve
 
 ACTORS, SPLITS, ENVS_PER_SPLIT, ROLLOUT = 2, 2, 2, 8
 SMALL_MODEL: dict[str, Any] = {

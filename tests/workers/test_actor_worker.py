@@ -6,20 +6,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from algorithms.memory.blocks import BlockState, block_states
-from algorithms.memory.counters import Phase, Tally, Timer
-from algorithms.messages import EpisodesFinished, Ready
-from algorithms.sampling.config import SamplingConfig
-from algorithms.workers.actor_worker import AT_ONCE_S, decorrelation_seconds
-from algorithms.workers.incarnations import Limits
-from algorithms.workers.jobs import ActorJob
-from algorithms.workers.launch_pad import RunFailed
-from algorithms.workers.restarts import RestartLimits
-from envs.families.synthetic import SyntheticOptions
+from appo.algorithms.memory.blocks import BlockState, block_states
+from appo.algorithms.memory.counters import EventCounter, Phase, Timer
+from appo.algorithms.messages import EpisodesFinished, Ready
+from appo.algorithms.sampling.config import SamplingConfig
+from appo.algorithms.workers.actor_worker import AT_ONCE_S, decorrelation_seconds
+from appo.algorithms.workers.jobs import ActorJob
+from appo.algorithms.workers.process_launcher import RunFailed
+from appo.algorithms.workers.restarts import RestartLimits
+from appo.algorithms.workers.roster import ACTOR, KINDS, POLICY_WORKER, WorkerId
+from appo.algorithms.workers.worker_handle import Limits
+from appo.envs.synthetic_options import SyntheticOptions
 from tests.workers.conftest import PATIENCE_S, exit_code
 from tests.workers.core_cases import ACTORS, ENVS_PER_SPLIT, ROLLOUT, SPLITS, Case, Turns
 
-ACTOR = "algorithms.workers.actor_worker:ActorWorker"
+ACTOR_WORKER = KINDS[ACTOR].worker_class
 
 
 class Stage:
@@ -34,16 +35,16 @@ class Stage:
         envs = SPLITS * ENVS_PER_SPLIT
         options = SamplingConfig(num_workers=ACTORS, num_envs_per_worker=envs, worker_num_splits=SPLITS, **sampling)
         job = ActorJob(actor, ACTORS, self.case.env, self.case.family_options, options, 5, 6, self.case.spec)
-        return self.crew.start(ACTOR, process=actor, name=f"actor-{actor:02d}", job=job)
+        return self.crew.start(ACTOR_WORKER, process=actor, name=f"actor-{actor:02d}", job=job)
 
     def play(self, *, learn=True):
         """One turn: answer, learn, wake the actors, listen."""
         self.turns.turn()
         if learn and self.turns.assemblers[0].fill(self.turns.stagings[0]):
             self.turns.learners[0].train(self.turns.stagings[0])
-        for bell in self.crew.bells.actors:
-            bell.ring()
-        self.crew.bells.policy_workers[0][0].wait(0.002)
+        for worker in self.crew.roster.of_kind(ACTOR):
+            self.crew.bells.of(worker).ring()
+        self.crew.bells.of(WorkerId(POLICY_WORKER, 0, 0)).wait(0.002)
         self.crew.reports += self.crew.supervisor.poll(0.0)
 
     def play_until(self, condition, **options):
@@ -78,10 +79,12 @@ def test_actors_play_cartpole_and_what_they_report_agrees_with_what_they_counted
     assert all(episode.policy == 0 for episode in episodes(stage.crew.reports))
     finished = sum(episode.length_frames for episode in episodes(stage.crew.reports))
     assert 0 < finished <= arrays["env_frames"].sum() + ROLLOUT * ACTORS * SPLITS * ENVS_PER_SPLIT
-    steps = arrays["tallies"][:ACTORS, Tally.ACTOR_STEPS_OF_SPLITS]
+    steps = arrays["event_counts"][:ACTORS, EventCounter.ACTOR_STEPS_OF_SPLITS]
     assert (arrays["env_frames"][:, 0] <= steps * ENVS_PER_SPLIT).all()  # rows between episodes are no frames
     assert (arrays["env_frames"] == arrays["agent_steps"]).all()
-    assert (arrays["tallies"][:ACTORS, Tally.ACTOR_ROLLOUTS] == arrays["ready_sequence"].max(-1).sum(-1)).all()
+    assert (
+        arrays["event_counts"][:ACTORS, EventCounter.ACTOR_ROLLOUTS] == arrays["ready_sequence"].max(-1).sum(-1)
+    ).all()
     assert stage.turns.learners[0].policy_version > 3
     assert arrays["timers"][0, Timer.ACTOR_ENV_STEP] > 0 and arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] > 0
     assert stage.crew.phase(0) == Phase.ENDED
@@ -160,9 +163,9 @@ def test_an_environment_that_raises_is_built_anew_and_counted_and_its_actor_goes
     faults = {"synthetic_fault_step": 12, "synthetic_fault_env": 1}
     stage = stage_of(Case("synthetic_crashing", options=faults, use_rnn=False))
     stage.start(0, decorrelate_envs_on_one_worker=False)
-    stage.play_until(lambda: stage.crew.arrays["tallies"][0, Tally.ENV_CRASHES] >= 3)
+    stage.play_until(lambda: stage.crew.arrays["event_counts"][0, EventCounter.ENV_CRASHES] >= 3)
     stage.play_until(lambda: stage.crew.phase(0) == Phase.STEP)  # building one is a phase of its own
-    assert not stage.crew.arrays["tallies"][0, Tally.ENV_BAD_DATA]
+    assert not stage.crew.arrays["event_counts"][0, EventCounter.ENV_BAD_DATA]
     log = stage.crew.logs()["actor-00"]
     assert "environment 1 of synthetic_crashing (worker 0, place 1 of its batch) failed in step: RuntimeError" in log
     assert "it is built anew (1 failures so far" in log and log.count("\n") < 5

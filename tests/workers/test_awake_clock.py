@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithms.workers.awake_clock import GAP_S, AwakeClock
+from appo.algorithms.workers.awake_clock import GAP_S, AwakeClock
 
 
 def test_without_gaps_it_is_ordinary_time():

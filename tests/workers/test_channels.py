@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from algorithms.messages import CheckpointSaved, EpisodeFinished, EpisodesFinished, Failed, TrainingReport
-from algorithms.workers.channels import Gate, Inbox, Outbox
-from algorithms.workers.queue_memory import make_queues
+from appo.algorithms.messages import CheckpointSaved, EpisodeFinished, EpisodesFinished, Failed, TrainingReport
+from appo.algorithms.workers.channels import Gate, Inbox, Outbox
+from appo.algorithms.workers.queue_memory import make_queues
 
 
 def channel(size=2000, **limits):
@@ -132,7 +132,7 @@ def test_beyond_what_is_kept_the_oldest_expendable_ones_are_dropped_and_counted(
 
 def test_a_flood_of_episodes_drops_nothing_that_the_run_depends_on():
     outbox, inbox = channel(size=1000, keep_bytes=2000)
-    vital = [CheckpointSaved(0, "latest", "x" * 300, 1), Failed("actor-00", "step", "y" * 3000, False)]
+    vital = [CheckpointSaved(0, "latest", "x" * 300, 1), Failed("actor-00", "step", "y" * 3000, True)]
     flood = [EpisodesFinished([EpisodeFinished(0, 1.0, 1.0, number, {})]) for number in range(300)]
     outbox.send(*flood[:100], vital[0], *flood[100:200], vital[1], *flood[200:])
     received = exchange(outbox, inbox)

@@ -7,14 +7,14 @@ import time
 import pytest
 import torch
 
-from algorithms import checkpoints
-from algorithms.checkpoints import CheckpointError
-from algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
-from algorithms.workers.checkpoint_writer import MOST_WAITING, CheckpointFolder, CheckpointWriter
+from appo.algorithms import checkpoints
+from appo.algorithms.checkpoints import CheckpointError
+from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
+from appo.algorithms.workers.checkpoint_writer import MOST_WAITING, CheckpointFolder, CheckpointWriter
 
 
 def command(request, kind="latest"):
-    return SaveCheckpoint(kind, request * 100, {}, request, float("nan"), "")
+    return SaveCheckpoint(0, kind, request * 100, {}, request, float("nan"), "")
 
 
 class Trained:

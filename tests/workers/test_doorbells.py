@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from algorithms.workers.doorbells import DescriptorParcel, Doorbell
+from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell
 from tests.memory.memory_cases import open_descriptors
 from tests.workers.worker_processes import ring_often, wait_and_tell
 
@@ -47,10 +47,10 @@ def test_however_often_it_rings_nobody_is_blocked(bell):
     assert bell.wait(10.0)
 
 
-def test_a_process_that_waits_is_woken_by_another(pad, bell):
-    here, there = pad.context.Pipe()
+def test_a_process_that_waits_is_woken_by_another(launcher, bell):
+    here, there = launcher.context.Pipe()
     parcel = DescriptorParcel(bell.descriptors)
-    child = pad.context.Process(target=wait_and_tell, args=(parcel, there))
+    child = launcher.context.Process(target=wait_and_tell, args=(parcel, there))
     child.start()
     parcel.close()
     assert here.poll(60) and here.recv() == "waiting"
@@ -63,9 +63,9 @@ def test_a_process_that_waits_is_woken_by_another(pad, bell):
     child.close()
 
 
-def test_several_processes_may_ring_one_bell(pad, bell):
+def test_several_processes_may_ring_one_bell(launcher, bell):
     parcels = [DescriptorParcel(bell.descriptors) for _ in range(3)]
-    children = [pad.context.Process(target=ring_often, args=(parcel, 200)) for parcel in parcels]
+    children = [launcher.context.Process(target=ring_often, args=(parcel, 200)) for parcel in parcels]
     for child in children:
         child.start()
     for parcel, child in zip(parcels, children, strict=True):

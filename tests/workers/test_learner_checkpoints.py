@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import checkpoints
-from algorithms.checkpoints import CheckpointError
-from algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
+from appo.algorithms import checkpoints
+from appo.algorithms.checkpoints import CheckpointError
+from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
 from tests.workers.core_cases import Case, Turns, run_state
 
 GRU = {"rnn_type": "gru"}
-SAVE = SaveCheckpoint("latest", 77, run_state(77), 5, math.nan, "")
+SAVE = SaveCheckpoint(0, "latest", 77, run_state(77), 5, math.nan, "")
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,9 +50,9 @@ def test_what_is_encoded_does_not_follow_the_weights(tmp_path):
     path = checkpoints.write(tmp_path / "0", encoded)
     restored = checkpoints.load(path).payload["model"]
     assert all((tensor != 3.0).all() for tensor in restored.values())
-    fresh = learner_of(tmp_path)  # takes up what was written, and is then changed as every learner of these cases is
-    fresh.restore()
-    assert torch.equal(fresh._flat, weights)
+    again = learner_of(tmp_path)  # takes up what was written, and is then changed as every learner of these cases is
+    again.restore()
+    assert torch.equal(again._flat, weights)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_another_network_is_refused_in_words_and_stays(tmp_path,
         learner_of(tmp_path, env, **model)
     assert str(caught.value).startswith(f"{path} is of another network")
     assert "Nothing was changed; leave out the options that differ" in str(caught.value)
-    assert caught.value.is_final
+    assert not caught.value.retryable
     assert content(tmp_path) == before
     learner_of(tmp_path)  # the options it was trained with still work
 
@@ -146,7 +146,7 @@ def test_a_checkpoint_with_an_unusable_run_state_is_passed_over_with_a_warning(t
 
 
 def best(frames, metric, name="reward"):
-    return SaveCheckpoint("best", frames, run_state(frames), frames, metric, name)
+    return SaveCheckpoint(0, "best", frames, run_state(frames), frames, metric, name)
 
 
 def test_a_learner_tells_what_the_best_checkpoint_on_disk_has(tmp_path):

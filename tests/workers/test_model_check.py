@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms import checkpoints
-from algorithms.learning.config import LearningConfig
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.config import ModelConfig
-from algorithms.models.encoder_registry import register_encoder
-from algorithms.workers.jobs import ModelJob
-from algorithms.workers.model_check import check_model
-from envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.algorithms import checkpoints
+from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.encoder_registry import register_encoder
+from appo.algorithms.workers.jobs import ModelJob
+from appo.algorithms.workers.model_check import check_model
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
+from appo.utils.options import ConfigError
 from tests.workers.core_cases import run_state
-from utils.options import ConfigError
 
 VECTOR = ObservationLeaf("obs", (6,), "float32", "vector")
 LEAVES = (
@@ -91,7 +91,7 @@ def looks_at_numbers(self, leaf, config):
 def mine():
     """Register a changed `Mine` as the encoder of that name."""
     yield lambda change: register_encoder("mine", type("Changed", (Mine,), change))
-    del sys.modules["algorithms.models.encoders.mine"]
+    del sys.modules["appo.algorithms.models.encoders.mine"]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from algorithms.workers.actor_worker import build_split
-from envs.faults import FaultKeeper
-from envs.registry import register_env
+from appo.algorithms.workers.actor_worker import build_split
+from appo.envs.faults import FaultPolicy
+from appo.envs.registry import register_env
 from tests.workers.core_cases import ACTORS, SPLITS, Case, Turns
 
 ITERATIONS = 5
@@ -164,7 +164,7 @@ def learned(kind, poison, folder, monkeypatch):
     turns = Turns(case, folder, seed=3, with_splits=False)
     cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)]
     turns.splits = [
-        build_split(turns.arrays, turns.actor_job(actor), split, 0, FaultKeeper()) for actor, split in cells
+        build_split(turns.arrays, turns.actor_job(actor), split, 0, FaultPolicy()) for actor, split in cells
     ]
     episodes: list[Any] = []
     for split in turns.splits:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.learning.structure import trajectory_structure
-from algorithms.workers.learner_core import _TORCH_DTYPES
-from algorithms.workers.policy_core import PolicyCore
+from appo.algorithms.learning.masks import trajectory_structure
+from appo.algorithms.workers.learner_core import _TORCH_DTYPES
+from appo.algorithms.workers.policy_core import PolicyCore
 from tests.workers.core_cases import ROLLOUT, Case, Turns
 
 GRU: dict[str, Any] = {"rnn_type": "gru"}
@@ -38,7 +38,7 @@ CASES = {
     "action masks in info, gru": lambda: Case("synthetic_masked_info", options=SHORT, **GRU),
     "tuple of actions": lambda: Case("synthetic_tuple", options=SHORT, **GRU),
     "continuous actions": lambda: Case("synthetic_continuous", options=SHORT, adaptive_stddev=False, **NO_RNN),
-    "dict with a picture": lambda: Case("synthetic_dict", options=IMAGES, obs_scale=255.0, precision="fp32", **GRU),
+    "dict with an image": lambda: Case("synthetic_dict", options=IMAGES, obs_scale=255.0, precision="fp32", **GRU),
     "several agents": lambda: Case("synthetic_multi", options=SEVERAL, **GRU),
     "two policies, gru": lambda: Case("synthetic_truncation", options=SHORT, policies=2, **GRU),
     "two policies, lstm, chunks": lambda: Case("synthetic_identity", options=SHORT, policies=2, recurrence=2, **LSTM),
@@ -61,7 +61,7 @@ def recomputed(model, batch, start, stop, state):
     """Log-probabilities, parameters and values of some rows, as the learner sees them."""
     rows = slice(start, stop)
     observations = {name: value[rows] for name, value in batch.observations.items()}
-    output = model.unroll(observations, state, batch.fresh[rows])
+    output = model.unroll(observations, state, batch.is_first[rows])
     values = output.values if model.returns_normalizer is None else model.returns_normalizer.denormalize(output.values)
     return model.distribution.log_prob(output.parameters, batch.actions[rows]), output.parameters, values
 
@@ -79,10 +79,10 @@ def largest_ratio_error(model, batch, chunks, own):
 
 @torch.no_grad()
 def states_by_single_steps(model, batch):
-    """[T, B, H] before each row, zero where fresh: one `act` after the other, as the policy worker does it."""
+    """[T, B, H] before each row, zero where `is_first`: one `act` after the other, as the policy worker does it."""
     state, states = batch.recurrent_state[0], []
     for row in range(ROLLOUT):
-        state = state * (batch.fresh[row] == 0).unsqueeze(-1)
+        state = state * (batch.is_first[row] == 0).unsqueeze(-1)
         states.append(state)
         observations = {name: value[row] for name, value in batch.observations.items()}
         state = model.act(observations, state).state
@@ -101,13 +101,13 @@ def assert_written_down_as_computed(model, batch):
     expected = states_by_single_steps(model, batch)[starts]
     played = own[starts]
     assert_close(batch.recurrent_state[played], expected[played], rtol=1e-4, atol=1e-5)
-    assert not batch.recurrent_state[(batch.fresh[:-1][starts] != 0) & played].any()
+    assert not batch.recurrent_state[(batch.is_first[:-1][starts] != 0) & played].any()
 
 
 def test_what_was_written_down_is_what_the_learner_computes(named_case, tmp_path):
     name, case = named_case
     turns = Turns(case, tmp_path)
-    seen = {flag: torch.zeros(ROLLOUT + 1, dtype=torch.bool) for flag in ("fresh", "final")}
+    seen = {flag: torch.zeros(ROLLOUT + 1, dtype=torch.bool) for flag in ("is_first", "is_last")}
     num_batches = 0
     for number in range(24):
         policy = number % case.policies
@@ -120,10 +120,10 @@ def test_what_was_written_down_is_what_the_learner_computes(named_case, tmp_path
     turns.close()
     assert num_batches == 24
     if name == "CartPole":
-        assert seen["fresh"].sum() > 4
+        assert seen["is_first"].sum() > 4
         return
-    assert seen["fresh"].all()  # episodes began in every row of a block,
-    assert seen["final"].all() == ("truncation" in case.name)  # and were cut in every row, T among them
+    assert seen["is_first"].all()  # episodes began in every row of a block,
+    assert seen["is_last"].all() == ("truncation" in case.name)  # and were cut in every row, T among them
     assert turns.episodes > 50
 
 
@@ -143,7 +143,7 @@ def test_other_weights_other_states_or_forgotten_ends_would_be_noticed(name, tmp
     if name not in MEMORYLESS:
         assert worst(lambda batch: batch._replace(recurrent_state=batch.recurrent_state.roll(1, 1))) > 1e-2
         if chunks < ROLLOUT:
-            assert worst(lambda batch: batch._replace(fresh=torch.zeros_like(batch.fresh))) > 1e-2
+            assert worst(lambda batch: batch._replace(is_first=torch.zeros_like(batch.is_first))) > 1e-2
     assert worst(lambda batch: batch._replace(actions=batch.actions.roll(1, 1))) > 1e-2
     with torch.no_grad():
         for weight in model.parameters():
@@ -172,7 +172,7 @@ def test_each_policy_gets_the_columns_it_played_and_knows_which_rows_are_its_own
         for batch in batches[policy]:
             assert batch.own[:-1].any(0).all()  # no column without a row of this policy
             changes = batch.own[1:] != batch.own[:-1]
-            assert not changes[batch.fresh[1:] == 0].any()
+            assert not changes[batch.is_first[1:] == 0].any()
         own = torch.cat([batch.own for batch in batches[policy]], 1)
         assert 0.3 < own.float().mean() < 0.9
         others = [largest_ratio_error(models[1 - policy], batch, 1, batch.own[:-1]) for batch in batches[policy]]
@@ -228,10 +228,10 @@ def test_the_learner_reads_rewards_ends_and_observations_as_the_environments_wro
         batch = turns.next_batch(0)
         asked, answered = batch.observations["obs"][:-1, :, 0], batch.actions[..., 0]
         assert torch.equal(batch.rewards, (asked == answered).float())
-        assert torch.equal(batch.fresh[1:], batch.terminated)
-        assert not batch.final.any() and batch.active.all() and batch.own.all()
-        structure = trajectory_structure(*batch[1:5], batch.terminated, gamma=0.9)
-        assert structure.valid.all()
+        assert torch.equal(batch.is_first[1:], batch.terminated)
+        assert not batch.is_last.any() and batch.active.all() and batch.own.all()
+        masks = trajectory_structure(*batch[1:5], batch.terminated, gamma=0.9)
+        assert masks.valid.all()
     turns.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.workers.queue_memory import make_queues
+from appo.algorithms.workers.queue_memory import make_queues
 from tests.memory.memory_cases import open_descriptors
 
 MAPPINGS = Path("/proc/self/maps")
@@ -64,7 +64,7 @@ def test_a_full_folder_of_shared_memory_does_not_kill_who_makes_a_queue():
         pytest.skip("this user may mount nothing, not even in private")
     code = """
         import subprocess
-        from algorithms.workers.queue_memory import make_queues
+        from appo.algorithms.workers.queue_memory import make_queues
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", "/dev/shm"], check=True)
         old = [make_queues(500_000, 250_000) for _ in range(20)]  # of the workers that a run begins with
         with open("/dev/shm/other_program", "wb", buffering=0) as file:
@@ -86,7 +86,7 @@ def test_a_full_folder_of_shared_memory_does_not_kill_who_makes_a_queue():
 def test_a_lack_of_memory_is_an_error_that_can_be_told():
     code = """
         import os, resource, signal
-        from algorithms.workers.queue_memory import make_queues
+        from appo.algorithms.workers.queue_memory import make_queues
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         before = os.listdir("/dev/fd")

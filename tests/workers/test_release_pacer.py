@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithms.workers.release_pacer import ReleasePacer
+from appo.algorithms.workers.release_pacer import ReleasePacer
 
 
 class Run:

@@ -4,15 +4,25 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 
-from algorithms.memory.blocks import BlockState, block_states
-from algorithms.memory.counters import Phase
-from algorithms.messages import Ready, WorkerGivenUp, WorkerLost, WorkerReady, WorkerStarted, WorkerWorks
-from algorithms.workers import supervisor
-from algorithms.workers.incarnations import Limits
-from algorithms.workers.launch_pad import RunFailed
-from algorithms.workers.restarts import Kind, RestartLimits
+from appo.algorithms.memory.blocks import BlockState, block_states
+from appo.algorithms.memory.counters import Phase
+from appo.algorithms.messages import (
+    Ready,
+    ReplaceWorkers,
+    WorkerLost,
+    WorkerQuarantined,
+    WorkerReady,
+    WorkerStarted,
+    WorkerWorks,
+)
+from appo.algorithms.workers import supervisor
+from appo.algorithms.workers.process_launcher import RunFailed
+from appo.algorithms.workers.restarts import RestartLimits
+from appo.algorithms.workers.roster import ACTOR
+from appo.algorithms.workers.worker_handle import Limits
 from tests.memory.memory_cases import open_descriptors, shared
 from tests.workers.conftest import PATIENCE_S, is_alive
 
@@ -32,7 +42,7 @@ def told(crew, kind):
 
 
 def living(crew):
-    return {worker.recipe.name: worker for worker in crew.supervisor.workers}
+    return {worker.spec.name: worker for worker in crew.supervisor.workers}
 
 
 def test_a_killed_worker_is_replaced_at_once_under_the_next_generation(crew):
@@ -55,7 +65,7 @@ def test_the_first_work_of_a_successor_is_told_with_the_time_that_was_lost(crew)
     crew.poll_until(lambda: told(crew, WorkerReady))
     crew.supervisor.poll(0.05)
     assert not told(crew, WorkerWorks)
-    crew.arrays["tallies"][POLICY_WORKER] += 1
+    crew.arrays["event_counts"][POLICY_WORKER] += 1
     crew.poll_until(lambda: told(crew, WorkerWorks))
     [works] = told(crew, WorkerWorks)
     assert works[:2] == ("policy-0-0", 1) and works.seconds >= told(crew, WorkerReady)[0].seconds
@@ -106,12 +116,12 @@ def test_what_a_lost_learner_was_taking_waits_for_its_successor(crew):
 def test_an_actor_that_keeps_failing_is_given_up_after_pauses_and_the_run_goes_on(crew):
     began = time.monotonic()
     crew.broken("FailsInStep", process=0, name="actor-00")
-    crew.poll_until(lambda: told(crew, WorkerGivenUp))
+    crew.poll_until(lambda: told(crew, WorkerQuarantined))
     assert time.monotonic() - began > QUICK.first_pause_s
-    assert told(crew, WorkerGivenUp) == [("actor-00", "3 times in a row without doing any work")]
+    assert told(crew, WorkerQuarantined) == [("actor-00", "3 times in a row without doing any work")]
     assert [lost.generation for lost in told(crew, WorkerLost)] == [0, 1, 2]
     assert all(lost.cause == "actor-00 failed: ValueError: a step too far" for lost in told(crew, WorkerLost))
-    assert crew.arrays["quarantined"].tolist() == [1, 0]
+    assert np.flatnonzero(crew.arrays["quarantined"]).tolist() == [0]
     crew.supervisor.poll(0.2)
     assert living(crew) == {}
 
@@ -137,8 +147,8 @@ def test_who_works_a_little_between_exceptions_of_its_own_fails_in_a_row_all_the
     crew.broken("WorksThenFails", process=process, name="worker")
     in_a_row = "3 times in a row without doing any work"
     if process == 0:
-        crew.poll_until(lambda: told(crew, WorkerGivenUp))
-        assert told(crew, WorkerGivenUp) == [("worker", in_a_row)]
+        crew.poll_until(lambda: told(crew, WorkerQuarantined))
+        assert told(crew, WorkerQuarantined) == [("worker", in_a_row)]
     else:
         assert in_a_row in crew.failure()
     assert len(told(crew, WorkerStarted)) == QUICK.failures_in_a_row
@@ -251,7 +261,7 @@ def test_workers_that_everybody_waits_for_are_replaced_together(crew):
     for process, name in ((0, "actor-00"), (1, "actor-01"), (LEARNER, "learner-0")):
         crew.broken("Idle", process=process, name=name)
     crew.ready("actor-00", "actor-01", "learner-0")
-    crew.supervisor.unblock(Kind.ACTOR, "was in the way")
+    crew.supervisor.send_all([ReplaceWorkers(ACTOR, "was in the way")])
     crew.poll_until(lambda: len(told(crew, WorkerReady)) == 2)
     assert {lost.cause for lost in told(crew, WorkerLost)} == {"actor-00 was in the way", "actor-01 was in the way"}
     assert living(crew)["learner-0"].generation == 0
@@ -272,12 +282,12 @@ def test_who_is_told_to_end_is_not_replaced(crew):
 def test_without_a_forkserver_nobody_is_replaced_and_reports_still_arrive(crew, monkeypatch):
     worker = crew.broken("Echo", name="actor-00")
     crew.ready("actor-00")
-    monkeypatch.setattr(crew.supervisor._pad, "dead", lambda: "the forkserver")
+    monkeypatch.setattr(crew.supervisor._launcher, "dead", lambda: "the forkserver")
     with pytest.raises(RunFailed, match=r"^the forkserver was killed$"):
         crew.supervisor.poll(0.01)
-    crew.supervisor.send("actor-00", Ready("said"))
+    crew.send("actor-00", Ready("said"))
     crew.ready("said")
-    assert crew.supervisor.lives("actor-00") and not crew.supervisor.lives("actor-01")
+    assert crew.lives("actor-00") and not crew.lives("actor-01")
     os.kill(worker.pid, signal.SIGKILL)
-    crew.poll_until(lambda: not crew.supervisor.lives("actor-00"))
+    crew.poll_until(lambda: not crew.lives("actor-00"))
     assert not any(isinstance(report, WorkerLost | WorkerStarted) for report in crew.reports)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from algorithms.memory.counters import Tally, WorkerCounters
-from algorithms.memory.request_table import PolicyRequests, Slabs
-from algorithms.messages import PolicyRecovered, PolicyRestored, SaveCheckpoint, TrainingRolledBack
-from algorithms.models.actor_critic import build_actor_critic
-from algorithms.models.inference import PolicyInference
-from algorithms.workers.learner_core import LearnerCore, TrainingDiverged
-from algorithms.workers.policy_core import PolicyCore
-from algorithms.workers.policy_worker import PolicyWorker
+from appo.algorithms.memory.counters import EventCounter, WorkerCounters
+from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.messages import PolicyRecovered, PolicyRestored, SaveCheckpoint, TrainingRolledBack
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.workers.learner_core import LearnerCore, TrainingDiverged
+from appo.algorithms.workers.policy_core import PolicyCore
+from appo.algorithms.workers.policy_worker import PolicyWorker
 from tests.workers.core_cases import Case, Turns, run_state
 from tests.workers.test_policy_and_learner_cores import CASES, DEEP, GRU, LSTM, assert_written_down_as_computed
 
@@ -48,7 +48,7 @@ class Successor:
         self.forgotten = np.full((sizes.actors, sizes.splits), True)
 
     def answer(self, slabs):
-        PolicyWorker._recall(self, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
+        PolicyWorker._replay(self, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
         self.core.answer(slabs)
 
     @property
@@ -56,7 +56,7 @@ class Successor:
         return self.core
 
     @property
-    def _forgotten(self):
+    def _without_state(self):
         return self.forgotten
 
 
@@ -79,13 +79,13 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
         for policy, predecessor in enumerate(turns.policies):
             successor = Successor(turns, policy)
             slabs = successor.core.requests.open()
-            successor.core.recall_states(slabs)
+            successor.core.replay_recurrent_states(slabs)
             if isinstance(predecessor, Successor):
                 # Of what it was not asked for since it came.
-                PolicyWorker._recall(predecessor, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
+                PolicyWorker._replay(predecessor, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
             # Of rows that the policy plays and that go on in the middle of an episode; others begin with zeros.
             rows = successor.core._rows_of(slabs)
-            goes_on = successor.core._fresh[torch.from_numpy(rows.observed)] == 0
+            goes_on = successor.core._is_first[torch.from_numpy(rows.observed)] == 0
             agents = torch.from_numpy(rows.agent)[goes_on]
             expected, recalled = predecessor.inference._state[agents], successor.core.inference._state[agents]
             assert_close(recalled, expected, rtol=1e-4, atol=1e-5)
@@ -112,7 +112,7 @@ def test_in_its_only_block_a_state_that_was_overwritten_is_forgotten_and_another
         goes_on = (slabs.step == 0) & (completed > 0) & (completed < 6)  # in the middle of the first episode
         slabs = Slabs(*(np.asarray(part)[goes_on] for part in slabs))
         successor = next_policy(turns, 0)
-        successor.recall_states(slabs)
+        successor.replay_recurrent_states(slabs)
         agents = torch.from_numpy(successor._rows_of(slabs).agent)
         expected = turns.policies[0].inference._state[agents]
         assert_close(successor.inference._state[agents], expected if is_recalled else torch.zeros_like(expected))
@@ -182,7 +182,7 @@ def test_a_snapshot_that_is_newer_than_the_published_weights_is_published(tmp_pa
 
 def test_what_the_driver_never_heard_of_is_told_again(tmp_path):
     turns, learner = trained(tmp_path)
-    saved = learner.save(SaveCheckpoint("latest", 77, run_state(77), 1, math.nan, ""))
+    saved = learner.save(SaveCheckpoint(0, "latest", 77, run_state(77), 1, math.nan, ""))
     successor = next_learner(turns, tmp_path)
     told = successor.begin()
     assert isinstance(told, PolicyRestored)
@@ -212,8 +212,8 @@ def test_steps_that_are_not_finite_are_skipped_and_too_many_bring_the_last_good_
     reason = "the loss or its gradient was not finite in 3 optimizer steps in a row"
     assert told == TrainingRolledBack(0, 3, reason)
     assert torch.equal(learner._flat, good)
-    tallies = turns.arrays["tallies"].sum(0)
-    assert tallies[Tally.LEARNER_SKIPPED_STEPS] == 3 and tallies[Tally.LEARNER_ROLLBACKS] == 1
+    event_counts = turns.arrays["event_counts"].sum(0)
+    assert event_counts[EventCounter.LEARNER_SKIPPED_STEPS] == 3 and event_counts[EventCounter.LEARNER_ROLLBACKS] == 1
     with pytest.raises(TrainingDiverged, match="after returning to the last good weights; look for extreme rewards"):
         for _ in range(3):
             learner.train(turns.stagings[0])

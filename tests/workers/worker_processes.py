@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from algorithms.workers.doorbells import DescriptorParcel, Doorbell
-from utils.options import ConfigError
+from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell
+from appo.utils.options import ConfigError
 
 
 def wait_and_tell(parcel: DescriptorParcel, pipe: Any) -> None:
@@ -82,7 +82,7 @@ def fork_and(who: str, pid_file: Path) -> str:
 
 
 def print_and_import_from_the_search_path() -> str:
-    """Only importable where the search path of the launch pad is in force."""
+    """Only importable where the search path of the launch launcher is in force."""
     print("this goes nowhere")
     import broken_workers
 

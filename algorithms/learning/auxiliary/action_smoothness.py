@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from algorithms.learning.advantages import masked_mean, mean_weights
-from algorithms.learning.auxiliary_loss import AuxiliaryInputs, AuxiliaryLoss, AuxiliaryResult
-from utils.options import option
+from appo.algorithms.learning.advantages import masked_mean, mean_weights
+from appo.algorithms.learning.auxiliary_loss import AuxiliaryInputs, AuxiliaryLoss, AuxiliaryResult
+from appo.utils.options import option
 
 # Two rows whose action masks differ are as far apart as the constant that stands for "forbidden", which is of no
 # interest here; policies over the same choices never come near this.
@@ -44,7 +44,7 @@ def action_smoothness(inputs: AuxiliaryInputs, config: ActionSmoothnessConfig) -
         raise ValueError("auxiliary_loss=action_smoothness compares neighbouring rows; set --recurrence=-1")
     now, following = inputs.parameters[:-1], inputs.parameters[1:]
     distance = inputs.distribution.kl(now, following)
-    is_same_episode = batch.fresh[1 : len(batch.valid)] == 0
+    is_same_episode = batch.is_first[1 : len(batch.valid)] == 0
     is_pair = batch.valid[:-1] & batch.valid[1:] & is_same_episode & (distance.detach() < _DIFFERENT_CHOICES)
     distance = torch.where(is_pair, distance, 0.0)
     mean = masked_mean(distance, mean_weights(is_pair))

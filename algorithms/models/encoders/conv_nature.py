@@ -5,7 +5,7 @@ Source: Mnih et al., "Human-level control through deep reinforcement learning", 
 
 from __future__ import annotations
 
-from algorithms.models.layers import ConvStack
+from appo.algorithms.models.layers import ConvStack
 
 
 class Encoder(ConvStack):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorithms.models.layers import ConvStack
+from appo.algorithms.models.layers import ConvStack
 
 
 class Encoder(ConvStack):

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from algorithms.models.acting import calls_of
-from algorithms.models.config import ModelConfig
-from algorithms.models.layers import fully_connected
-from algorithms.models.packing import Call
-from envs.api import ObservationLeaf
+from appo.algorithms.models.acting import calls_of
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.layers import fully_connected
+from appo.algorithms.models.packing import Call
+from appo.envs.api import ObservationLeaf
 
 
 class Encoder(nn.Module):

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from algorithms.models.config import ModelConfig
-from algorithms.models.layers import FlattenImage, activation, conv, pixel_conv
-from envs.api import ObservationLeaf
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.layers import FlattenImage, activation, conv, pixel_conv
+from appo.envs.api import ObservationLeaf
 
 CHANNELS = (16, 32, 32)
 

@@ -1,0 +1,33 @@
+"""How much of a run's budget is spent, and how long the rest will take."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Budget(NamedTuple):
+    """What a run may take, summed over resumes; training ends with whichever is spent first."""
+
+    env_frames: float = math.inf
+    seconds: float = math.inf
+
+    def spent(self, env_frames: int, seconds: float) -> float:
+        """Share of the budget that is used up; 1 and more: training is over."""
+        return max(_share(env_frames, self.env_frames), _share(seconds, self.seconds))
+
+    def reason(self, env_frames: int) -> str:
+        """Which limit was reached."""
+        if env_frames >= self.env_frames:
+            return f"reached train_for_env_steps={self.env_frames:g}"
+        return f"reached train_for_seconds={self.seconds:g}"
+
+    def seconds_left(self, env_frames: int, seconds: float, frames_per_second: float) -> float:
+        """At the present speed; infinite when nothing moves."""
+        frames_left = max(0.0, self.env_frames - env_frames)
+        by_frames = frames_left / frames_per_second if frames_per_second else math.inf
+        return min(by_frames, max(0.0, self.seconds - seconds))
+
+
+def _share(used: float, limit: float) -> float:
+    return used / limit if limit else 1.0

@@ -1,0 +1,80 @@
+"""What went wrong and was survived, told: a line in the log, a record in `events.jsonl`.
+
+The counts are in the status line, in `status.json` and in TensorBoard; here is which process, when, and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from appo.algorithms.messages import (
+    PolicyRecovered,
+    Report,
+    TrainingRolledBack,
+    WorkerLost,
+    WorkerQuarantined,
+    WorkerReady,
+    WorkerStarted,
+    WorkerWorks,
+)
+from appo.utils.files import JsonLines
+
+log = logging.getLogger(__name__)
+
+_EVENTS: dict[type, str] = {
+    WorkerLost: "lost",
+    WorkerStarted: "started",
+    WorkerReady: "ready",
+    WorkerWorks: "working",
+    WorkerQuarantined: "quarantined",
+    PolicyRecovered: "recovered",
+    TrainingRolledBack: "rolled_back",
+}
+
+
+class EventLog:
+    """Tells of everything that a run survived."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: of `events.jsonl`, which goes on over resumes."""
+        self._path = path
+        self._lines: JsonLines | None = None
+
+    def note(self, report: Report) -> None:
+        """Tell of a report, if it is about something that went wrong."""
+        event = _EVENTS.get(type(report))
+        if event is None:
+            return
+        self.write(event, report._asdict())
+        _log(report)
+
+    def write(self, event: str, what: dict[str, Any]) -> None:
+        """Add a record; a disk that does not take it loses the record, not the run."""
+        try:
+            if self._lines is None:
+                self._lines = JsonLines(self._path)
+            self._lines.append({"time": time.time(), "event": event} | what)
+        except OSError as error:
+            log.debug("%s was not told of in %s: %s", event, self._path, error)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+def _log(report: Report) -> None:
+    if isinstance(report, WorkerLost):
+        log.warning("%s, in %s", report.cause, report.phase)
+    elif isinstance(report, WorkerWorks):
+        log.info("%s works again, %.1f s after it was lost", report.worker, report.seconds)
+    elif isinstance(report, WorkerQuarantined):
+        log.error("%s is given up: lost %s; the run goes on without it", report.worker, report.reason)
+    elif isinstance(report, PolicyRecovered):
+        went_on = "policy %d goes on at train step %d, with the optimizer's moments of step %d"
+        log.info(went_on, report.policy, report.train_step, report.moments_of)
+    elif isinstance(report, TrainingRolledBack):
+        log.warning("policy %d returned to its last good weights: %s", report.policy, report.reason)

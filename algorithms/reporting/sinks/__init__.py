@@ -1,0 +1,1 @@
+"""Writers of a run's numbers, one per file; `table` lists them."""

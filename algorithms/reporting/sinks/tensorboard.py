@@ -1,0 +1,83 @@
+"""TensorBoard events: one folder per policy."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from appo.algorithms.reporting.outputs import OutputFiles
+from appo.algorithms.reporting.snapshot import Point, RunSnapshot
+from appo.utils.files import AppendedFile, DiskFaults
+
+
+class TensorBoardEvents:
+    """TensorBoard events, one folder per policy; x axis: env frames of that policy.
+
+    tensorboardX makes the records and does not write them: its thread ends with the first error, and whoever hands it
+    a point afterwards waits for ever.
+    """
+
+    def __init__(self, files: OutputFiles) -> None:
+        """Files appear with the first point."""
+        with _without_torch():
+            from tensorboardX.proto.event_pb2 import Event
+            from tensorboardX.record_writer import masked_crc32c
+        self._new_event, self._checksum = Event, masked_crc32c
+        self._folders = files.events
+        self._files: list[AppendedFile | None] = [None] * len(files.events)
+        self._num_files = 0
+        self._disk_faults = DiskFaults()
+
+    def write(self, snapshot: RunSnapshot) -> None:
+        """Add the points of a snapshot, if it has any."""
+        for point in snapshot.points:
+            with self._disk_faults.survived("TensorBoard events"):
+                self._append(point)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            if file is not None:
+                file.close()
+
+    def _append(self, point: Point) -> None:
+        event = self._new_event(wall_time=time.time(), step=point.env_frames)
+        for tag, value in point.scalars.items():
+            event.summary.value.add(tag=tag, simple_value=value)
+        file = self._files[point.policy]
+        if file is None or file.is_torn:  # no reader looks behind half a record
+            file = self._files[point.policy] = self._new_file(self._folders[point.policy])
+        file.append(self._record(event))
+
+    def _new_file(self, folder: Path) -> AppendedFile:
+        """Named as TensorBoard expects it, later than those before."""
+        now, self._num_files = time.time(), self._num_files + 1
+        header = self._record(self._new_event(wall_time=now, file_version="brain.Event:2"))
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{self._num_files:03d}"
+        return AppendedFile(folder / name, header)
+
+    def _record(self, event: Any) -> bytes:
+        """length, its checksum, the event, its checksum."""
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
+        return length + next(checksums) + content + next(checksums)
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """tensorboardX imports torch where it finds it: 2 s and 200 MB that scalars do not need."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

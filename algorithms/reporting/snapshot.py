@@ -1,0 +1,40 @@
+"""The numbers of a run at one moment: what sinks write and controllers decide by."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PolicySnapshot(NamedTuple):
+    """One policy; averages are over the last `--stats_avg` episodes, None before the first of them."""
+
+    env_frames: int  # over all runs
+    train_steps: int  # optimizer steps, over all runs
+    episodes: int  # finished, over all runs
+    avg_reward: float | None
+    avg_true_reward: float | None
+    policy_lag: float | None
+
+
+class Point(NamedTuple):
+    """Every tag of one policy, each value finite: a point of its curves."""
+
+    policy: int
+    env_frames: int
+    scalars: dict[str, float]
+
+
+class RunSnapshot(NamedTuple):
+    """A run at one moment. Totals are over all runs of the experiment, counts of faults since this start."""
+
+    state: str  # "starting" until every policy knows where it begins, "training", "ended"
+    time: float  # seconds since the epoch
+    env_frames: int
+    train_seconds: float
+    fps: dict[int, float]  # seconds that the window covers -> env frames per second
+    seconds_left: float | None  # at this speed; None: no end is in sight
+    budget_spent: float  # share; 1 and more: training is over
+    faults: dict[str, int]  # what went wrong and was survived
+    blocks: dict[str, int]  # state -> how many blocks are in it
+    policies: tuple[PolicySnapshot, ...]
+    points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval`; else empty

@@ -1,0 +1,236 @@
+"""What the driver knows of a run: episodes, rates, counters, time shares. Aggregates reports, decides nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import psutil
+
+from appo.algorithms.memory.counters import EventCounter, Timer
+from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.messages import EpisodesFinished, PolicyRestored, Report, TrainingReport
+from appo.algorithms.reporting.budget import Budget
+from appo.algorithms.reporting.episodes import EpisodeWindow
+from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
+from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
+
+RATES_EVERY_S = 1.0
+
+
+class Statistics:
+    """Takes reports in, reads the shared counters, and makes snapshots of both."""
+
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        stats_avg: int,
+        kinds: Mapping[str, slice],
+        budget: Budget = Budget(),  # noqa: B008  # immutable
+        point_every_s: float = 20.0,
+    ) -> None:
+        """Counters start from zero until `PolicyRestored` says otherwise.
+
+        Args:
+            arrays: of the run.
+            stats_avg: episodes that an average covers.
+            kinds: beginning of the names of a kind's timers -> the places of its workers in the shared counters.
+            budget: of the run, over all resumes.
+            point_every_s: seconds between two points of the curves.
+        """
+        policies = arrays.sizes.policies
+        self.arrays = arrays
+        self.budget = budget
+        self.episodes = [EpisodeWindow(stats_avg) for _ in range(policies)]
+        self.training: list[dict[str, float]] = [{} for _ in range(policies)]
+        self.restored: list[PolicyRestored | None] = [None] * policies
+        self.frame_rate = RateMeter()
+        self.step_rates = [RateMeter() for _ in range(policies)]
+        self.count_blocks: Callable[[], dict[str, int]] = dict  # how many blocks are in each state
+        self._kinds = kinds
+        self._base_frames = [0] * policies
+        self._base_seconds = 0.0
+        self._began = time.monotonic()
+        self._next_rates = self._next_point = 0.0
+        self._point_every_s = point_every_s
+        self._policies_with_episodes: set[int] = set()
+        self._process = psutil.Process()
+        # As they were when the last point was made.
+        self._timers, self._event_counts = arrays["timers"].copy(), arrays["event_counts"].copy()
+
+    def add(self, report: Report) -> None:
+        """Take one report in."""
+        if isinstance(report, EpisodesFinished):
+            for episode in report.episodes:
+                self.episodes[episode.policy].add(episode)
+        elif isinstance(report, TrainingReport):
+            self.training[report.policy] = report.metrics
+        elif isinstance(report, PolicyRestored):
+            self._restore(report)
+
+    def snapshot(self) -> RunSnapshot:
+        """The run as it stands; with points where they are due."""
+        now = time.monotonic()
+        frames = self.total_env_frames
+        if now >= self._next_rates:
+            # Until the first frame as often as asked: it is told at once.
+            self._next_rates = now + RATES_EVERY_S if frames else now
+            self._look_at_counters(now)
+        is_training = all(self.restored)
+        points = self._points() if is_training and self._is_point_due(now) else ()
+        return self._snapshot("training" if is_training else "starting", points)
+
+    def last_snapshot(self) -> RunSnapshot:
+        """The run after its end, with the last point of every curve."""
+        self._look_at_counters(time.monotonic())
+        return self._snapshot("ended", self._points())
+
+    def expect_true_rewards(self) -> None:
+        """Episodes that report no objective have none: the environment says so before the first of them has ended."""
+        for window in self.episodes:
+            window.reports_true_reward = True
+
+    def env_frames(self, policy: int) -> int:
+        """Frames that a policy has seen, over all runs."""
+        return self._base_frames[policy] + int(self.arrays["env_frames"][:, policy].sum())
+
+    @property
+    def total_env_frames(self) -> int:
+        """Frames of the whole experiment."""
+        return sum(self._base_frames) + int(self.arrays["env_frames"].sum())
+
+    @property
+    def train_seconds(self) -> float:
+        """Time spent training, over all runs."""
+        return self._base_seconds + time.monotonic() - self._began
+
+    @property
+    def budget_spent(self) -> float:
+        """Share of the budget that is used up; 1 and more: training is over."""
+        return self.budget.spent(self.total_env_frames, self.train_seconds)
+
+    def run_state(self, policy: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the driver."""
+        return {
+            "env_frames": self.env_frames(policy),
+            "train_seconds": self.train_seconds,
+            "episodes": self.episodes[policy].state(),
+        }
+
+    def scalars(self, policy: int) -> dict[str, float]:
+        """Every tag of one policy, but those of the stages, which all policies share."""
+        tags = self.episodes[policy].scalars()
+        tags |= {f"train/{name}": value for name, value in self.training[policy].items()}
+        for end in ("min", "avg", "max"):
+            if f"version_diff_{end}" in self.training[policy]:
+                tags[f"0_aux/policy_lag_{end}"] = self.training[policy][f"version_diff_{end}"]
+        tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
+        tags["0_aux/_sample_throughput"] = self.step_rates[policy].rate(RATE_WINDOWS_S[0])
+        tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6
+        return tags
+
+    def stage_scalars(self) -> dict[str, float]:
+        """The `stats/` tags since the last call.
+
+        Share of its time that each kind of process spent in each stage, memory, batch sizes.
+        """
+        timers, event_counts = self.arrays["timers"].copy(), self.arrays["event_counts"].copy()
+        # A worker that has just prepared itself starts its clocks anew.
+        seconds = (timers - self._timers).clip(min=0.0)
+        events = (event_counts - self._event_counts).sum(axis=0)
+        self._timers, self._event_counts = timers, event_counts
+        tags = {}
+        for kind, processes in self._kinds.items():
+            of_kind = seconds[processes].sum(axis=0)
+            stages = [timer for timer in Timer if timer.name.startswith(kind)]
+            total = float(sum(of_kind[timer] for timer in stages))
+            for timer in stages:
+                tags[f"stats/{timer.name.lower()}"] = float(of_kind[timer]) / total if total else 0.0
+            tags[f"stats/{kind.lower()}_memory_mb"] = float(self.arrays["memory_mb"][processes].mean())
+        batches = int(events[EventCounter.POLICY_BATCHES])
+        tags["stats/policy_batch_size"] = float(events[EventCounter.POLICY_ROWS]) / batches if batches else 0.0
+        tags["stats/learner_batches"] = float(events[EventCounter.LEARNER_BATCHES])
+        tags["stats/reports_dropped"] = float(events[EventCounter.REPORTS_DROPPED])
+        return tags | {f"stats/{name}": float(count) for name, count in self.faults().items()}
+
+    def faults(self) -> dict[str, int]:
+        """What went wrong since this start, and was survived."""
+        event_counts = self.arrays["event_counts"].sum(axis=0)
+        return {
+            "restarts": int(self.arrays["restarts"].sum()),
+            "quarantined_actors": int(self.arrays["quarantined"].sum()),
+            "env_crashes": int(event_counts[EventCounter.ENV_CRASHES]),
+            "env_bad_data": int(event_counts[EventCounter.ENV_BAD_DATA]),
+            "skipped_steps": int(event_counts[EventCounter.LEARNER_SKIPPED_STEPS]),
+            "rollbacks": int(event_counts[EventCounter.LEARNER_ROLLBACKS]),
+        }
+
+    def _snapshot(self, state: str, points: tuple[Point, ...]) -> RunSnapshot:
+        frames, seconds = self.total_env_frames, self.train_seconds
+        left_s = self.budget.seconds_left(frames, seconds, self.frame_rate.rate(60))
+        return RunSnapshot(
+            state=state,
+            time=time.time(),
+            env_frames=frames,
+            train_seconds=seconds,
+            fps={window_s: self.frame_rate.rate(window_s) for window_s in RATE_WINDOWS_S},
+            seconds_left=left_s if math.isfinite(left_s) else None,
+            budget_spent=self.budget.spent(frames, seconds),
+            faults=self.faults(),
+            blocks=self.count_blocks(),
+            policies=tuple(self._of_policy(policy) for policy in range(len(self.episodes))),
+            points=points,
+        )
+
+    def _of_policy(self, policy: int) -> PolicySnapshot:
+        window = self.episodes[policy]
+        return PolicySnapshot(
+            env_frames=self.env_frames(policy),
+            train_steps=int(self.arrays["train_steps"][policy]),
+            episodes=window.finished,
+            avg_reward=_mean(window.returns),
+            avg_true_reward=_mean(window.objectives),
+            policy_lag=self.training[policy].get("version_diff_avg"),
+        )
+
+    def _look_at_counters(self, now: float) -> None:
+        self.frame_rate.add(now, int(self.arrays["env_frames"].sum()))
+        for policy, rate in enumerate(self.step_rates):
+            rate.add(now, int(self.arrays["agent_steps"][:, policy].sum()))
+
+    def _is_point_due(self, now: float) -> bool:
+        """At intervals once there is something to tell, and when a policy has finished its first episodes."""
+        with_episodes = {policy for policy, window in enumerate(self.episodes) if window.finished}
+        is_first = bool(with_episodes - self._policies_with_episodes)
+        self._policies_with_episodes = with_episodes
+        has_begun = bool(with_episodes) or any(self.training)
+        if not is_first and not (has_begun and now >= self._next_point):
+            return False
+        self._next_point = now + self._point_every_s
+        return True
+
+    def _points(self) -> tuple[Point, ...]:
+        stages = self.stage_scalars()
+        return tuple(
+            Point(policy, self.env_frames(policy), _finite(self.scalars(policy) | stages))
+            for policy in range(len(self.episodes))
+        )
+
+    def _restore(self, report: PolicyRestored) -> None:
+        self.restored[report.policy] = report
+        if not report.run_state:
+            return
+        self._base_frames[report.policy] = int(report.run_state["env_frames"])
+        self._base_seconds = max(self._base_seconds, float(report.run_state["train_seconds"]))
+        self.episodes[report.policy].restore(report.run_state["episodes"])
+
+
+def _finite(scalars: dict[str, float]) -> dict[str, float]:
+    return {tag: value for tag, value in scalars.items() if math.isfinite(value)}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None

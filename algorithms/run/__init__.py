@@ -1,0 +1,1 @@
+"""One run: its resources, its driver, and how it starts and ends."""

@@ -1,0 +1,190 @@
+"""Options of a run as a whole: its name and place, its device, when it ends, what it saves and reports."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from appo.utils.options import ConfigError, option
+
+CONFIG_FILE = "config.json"  # in the experiment's folder
+# The driver's marks on Linux, and under Windows' Linux; none of them, and no CUDA program can run.
+_NVIDIA_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+_DEVICE = re.compile(r"auto|cpu|gpu|cuda|cuda:\d+")
+_UNFIT_FOR_A_FOLDER = re.compile(r"[^\w.+=@,-]")
+_MAX_PART_BYTES = 255  # of a path, on the usual file systems
+_MAX_NAME_BYTES = 200  # a run that is moved aside gets a longer name
+_MAX_FOLDER_BYTES = 3800  # of 4096 that a path may have; files lie below
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Name, place, device and end of a run; what it saves and reports."""
+
+    experiment: str = option("default_experiment", "Name of the run and of its folder")
+    train_dir: str = option("./train_dir", "Folder of all experiments")
+    experiments_root: str = option("", "Folder below train_dir that groups experiments")
+    restart_behavior: str = option(
+        "resume",
+        "What happens when the experiment exists. resume: go on; restart: move the old folder aside; overwrite: "
+        "delete it",
+        choices=("resume", "restart", "overwrite"),
+    )
+    device: str = option(
+        "auto", "Where policies compute and learn: auto (a GPU when there is one), cpu, gpu, or cuda:N for GPU number N"
+    )
+    seed: int = option(
+        -1, "Where all randomness starts. -1: drawn anew, and recorded in config.json", minimum=-1, maximum=2**32 - 1
+    )
+    train_for_env_steps: int = option(
+        10_000_000_000, "End after this many environment frames, over all resumes", minimum=0
+    )
+    train_for_seconds: float = option(
+        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.0, may_be_infinite=True
+    )
+    save_every_sec: float = option(
+        120.0, "Seconds between checkpoints; inf: only at the end", minimum=0.0, may_be_infinite=True
+    )
+    keep_checkpoints: int = option(3, "How many of the newest checkpoints stay on disk", minimum=1)
+    save_milestones_sec: float = option(
+        -1.0, "Seconds between checkpoints that are kept for good, in milestones/. -1: none", minimum=-1.0
+    )
+    load_checkpoint_kind: str = option(
+        "latest",
+        "Which checkpoint a resumed run, or a watched policy, starts from. latest: whichever was written last, the "
+        "best one included",
+        choices=("latest", "best"),
+    )
+    save_best_metric: str = option(
+        "reward", "What decides which policy is the best: reward, true_reward, len, or a statistic of the environment"
+    )
+    save_best_after: int = option(100_000, "No best checkpoint before this many environment frames", minimum=0)
+    save_best_every_sec: float = option(5.0, "Seconds between looks at whether the policy is the best yet", minimum=0.0)
+    stats_avg: int = option(100, "Episodes over which reported returns and lengths are averaged", minimum=1)
+    experiment_summaries_interval: float = option(
+        20.0, "Seconds between points in TensorBoard and metrics.jsonl", minimum=0.1
+    )
+    sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder."""
+        return Path(self.train_dir).expanduser() / self.experiments_root / self.experiment
+
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where a policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{policy}"
+
+    def neighbours(self) -> str:
+        """For the message that this experiment does not exist: the ones beside it."""
+        beside = self.folder.parent
+        names = sorted(path.parent.name for path in beside.glob(f"*/{CONFIG_FILE}"))[:5]
+        return (
+            f"; {beside} holds {', '.join(names)}" if names else "; train one with train_appo.py, or type --train_dir"
+        )
+
+    def check_combinations(self) -> None:
+        """Refuse names and devices that no machine understands.
+
+        Raises:
+            ConfigError: the message names the nearest value that works.
+        """
+        _check_train_dir(self.train_dir)
+        _check_name("experiment", self.experiment)
+        for part in self.experiments_root.split("/") if self.experiments_root else []:
+            _check_name("experiments_root", part)
+        length = len(os.fsencode(self.folder.absolute()))
+        if length > _MAX_FOLDER_BYTES:
+            raise ConfigError(
+                f"the experiment's folder has a path of {length} bytes, at most {_MAX_FOLDER_BYTES} can be used; type "
+                "a shorter --train_dir or --experiments_root"
+            )
+        if not _DEVICE.fullmatch(self.device):
+            raise ConfigError(f"device={self.device!r} is unknown; allowed: auto, cpu, gpu, cuda:N such as cuda:0")
+
+    def check_machine(self) -> None:
+        """Refuse a device or a folder that this machine does not offer. Writes nothing.
+
+        Raises:
+            ConfigError: the message names the nearest value that works.
+        """
+        torch_device(self.device)
+        try:
+            existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        except OSError as error:
+            raise ConfigError(f"{self.folder} cannot be used: {error}; type another --train_dir") from error
+        if not existing.is_dir():
+            raise ConfigError(f"{self.folder} cannot be made: {existing} is a file; type another --train_dir")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"{self.folder} cannot be written: no permission in {existing}; type another --train_dir, for example "
+                "--train_dir=/tmp/train_dir"
+            )
+
+
+def torch_device(device: str) -> str:
+    """`cpu` or `cuda:N` for what a user typed.
+
+    torch is imported only where a driver exists and torch was built for it, so that `auto` costs nothing elsewhere.
+
+    Raises:
+        ConfigError: that GPU does not exist.
+    """
+    if device == "cpu":
+        return "cpu"
+    count, reason = _cuda_devices()
+    if device == "auto":
+        return "cuda:0" if count else "cpu"
+    index = int(device.partition(":")[2] or 0)
+    if not count:
+        raise ConfigError(f"device={device}, but {reason}; nearest: cpu")
+    if index >= count:
+        raise ConfigError(f"device={device}, but the GPUs end at cuda:{count - 1}; nearest: cuda:{count - 1}")
+    return f"cuda:{index}"
+
+
+def _cuda_devices() -> tuple[int, str]:
+    """How many GPUs torch can use, and why there are none."""
+    if not any(Path(path).exists() for path in _NVIDIA_DRIVER_FILES):
+        return 0, "this machine has no NVIDIA driver"
+    if not _torch_is_built_for_cuda():
+        return 0, "the installed torch is built for the CPU only"
+    import torch  # takes seconds
+
+    count = torch.cuda.device_count()
+    return count, "" if count else "torch sees no GPU (see nvidia-smi and CUDA_VISIBLE_DEVICES)"
+
+
+def _torch_is_built_for_cuda() -> bool:
+    """What torch/version.py says, without importing torch."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    version = Path(found.origin).with_name("version.py")
+    return re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.MULTILINE) is not None
+
+
+def _check_train_dir(train_dir: str) -> None:
+    if not train_dir:
+        raise ConfigError("train_dir is empty; nearest: ./train_dir")
+    try:
+        path = Path(train_dir).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"train_dir={train_dir!r}: there is no home folder of that user; type the whole path of a folder"
+        ) from None
+    longest = max(len(os.fsencode(part)) for part in (path.name, *path.parts))
+    if longest > _MAX_PART_BYTES:
+        raise ConfigError(f"train_dir has a part of {longest} bytes; file systems allow {_MAX_PART_BYTES}")
+
+
+def _check_name(option_name: str, name: str) -> None:
+    if name in ("", ".", "..") or _UNFIT_FOR_A_FOLDER.search(name) or name[0] == "-":
+        nearest = _UNFIT_FOR_A_FOLDER.sub("_", name).strip("-.") or "default_experiment"
+        hint = "; folders that group experiments belong into --experiments_root" if "/" in name else ""
+        raise ConfigError(f"{option_name}={name!r} is no name of a folder; nearest: {nearest}{hint}")
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        raise ConfigError(f"{option_name} is longer than {_MAX_NAME_BYTES} bytes; nearest: {name[:40]}")

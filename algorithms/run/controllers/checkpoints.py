@@ -1,0 +1,148 @@
+"""When a checkpoint is due, what the driver puts into it, and whether it reached the disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+
+from appo.algorithms.messages import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Command,
+    PolicyRestored,
+    Report,
+    SaveCheckpoint,
+    WorkerReady,
+)
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.run.controllers.context import ControllerContext
+from appo.algorithms.workers.roster import learner_policy
+from appo.utils.files import DiskFaults
+
+# Of a policy and kind: a learner that answers none of these needs no more of them, each with a run state of its own.
+MOST_OPEN = 4
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointScheduler:
+    """Asks the learners for checkpoints: periodically, for the best policy, and for milestones."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        """Saves nothing before `may_save` is set."""
+        self._run = run = context.config.run
+        self._statistics = context.statistics
+        self._pool_state = context.pool_state
+        now = time.monotonic()
+        self._next = {
+            "latest": now + run.save_every_sec,
+            "best": now + run.save_best_every_sec,
+            "milestone": now + run.save_milestones_sec if run.save_milestones_sec > 0 else math.inf,
+        }
+        self.may_save = False  # the options of this start have worked
+        self.best = [-math.inf] * len(context.statistics.episodes)  # by --save_best_metric, of what is on disk
+        self._requests = 0
+        self._open: dict[int, SaveCheckpoint] = {}  # by request
+        self._to_send: list[Command] = []
+        self._disk_faults = DiskFaults()
+        self._last_failure: dict[int, str] = {}  # policy -> why the newest answer about kind "latest" was bad
+
+    def note(self, report: Report) -> None:
+        """See whether a checkpoint arrived, what was best before, and who has to be asked anew."""
+        if isinstance(report, CheckpointSaved):
+            command = self._open.pop(report.request, None)
+            if command is not None and command.kind == "best":
+                self.best[command.policy] = max(self.best[command.policy], command.metric)
+            if report.kind == "latest":
+                self._last_failure.pop(report.policy, None)
+            log.debug("saved %s", report.path)
+        elif isinstance(report, CheckpointFailed):
+            self._open.pop(report.request, None)
+            if report.kind == "latest":
+                self._last_failure[report.policy] = report.reason
+            self._disk_faults.tell("checkpoint", report.reason)
+        elif isinstance(report, PolicyRestored) and not math.isnan(report.best):
+            self.best[report.policy] = report.best
+        elif isinstance(report, WorkerReady) and (policy := learner_policy(report.worker)) is not None:
+            self._ask_again(policy)
+
+    def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
+        """The checkpoints that are to be written now."""
+        if self.may_save and snapshot.state == "training":
+            self._ask_for_what_is_due()
+        return self.commands()
+
+    def commands(self) -> Sequence[Command]:
+        """What was asked for since the last call."""
+        commands, self._to_send = self._to_send, []
+        return commands
+
+    def ask_for_all(self, kind: str) -> None:
+        """Let `due` ask for a checkpoint of every policy."""
+        for policy in range(len(self.best)):
+            self._ask(policy, kind)
+
+    @property
+    def awaited(self) -> set[int]:
+        """Policies of which some checkpoint was asked for and is not on disk."""
+        return {command.policy for command in self._open.values()}
+
+    @property
+    def failures(self) -> int:
+        """How many checkpoints could not be written."""
+        return sum(self._disk_faults.failures.values())
+
+    def why_unsaved(self) -> str:
+        """Why what was learned last is not on disk; empty when it is."""
+        if self._open:
+            return "its learner did not report in time that it is on disk"
+        return next(iter(self._last_failure.values()), "")
+
+    def _ask_again(self, policy: int) -> None:
+        """A learner took the place of a lost one: what that was asked to save, and had not told of, is asked anew.
+
+        But for a best checkpoint: the successor's weights are newer than those that had the average.
+        """
+        for request, command in list(self._open.items()):
+            if command.policy == policy and command.kind == "best":
+                del self._open[request]
+            elif command.policy == policy:
+                self._to_send.append(command)
+
+    def _ask_for_what_is_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._next["best"]:
+            self._next["best"] = now + self._run.save_best_every_sec
+            for policy in range(len(self.best)):
+                self._maybe_ask_for_best(policy)
+        if now >= self._next["latest"]:
+            self._next["latest"] = now + self._run.save_every_sec
+            self._ask_where_few_are_open("latest")
+        if now >= self._next["milestone"]:
+            self._next["milestone"] = now + self._run.save_milestones_sec
+            self._ask_where_few_are_open("milestone")
+
+    def _ask_where_few_are_open(self, kind: str) -> None:
+        for policy in range(len(self.best)):
+            is_open = [command.policy == policy and command.kind == kind for command in self._open.values()]
+            if sum(is_open) < MOST_OPEN:
+                self._ask(policy, kind)
+
+    def _maybe_ask_for_best(self, policy: int) -> None:
+        if self._statistics.env_frames(policy) < self._run.save_best_after:
+            return
+        metric = self._statistics.episodes[policy].full_average(self._run.save_best_metric)
+        # What was asked for and has not failed counts as well: it is on its way to the disk.
+        under_way = [each.metric for each in self._open.values() if each.policy == policy and each.kind == "best"]
+        if metric is not None and math.isfinite(metric) and metric > max(self.best[policy], *under_way, -math.inf):
+            self._ask(policy, "best", metric, self._run.save_best_metric)
+
+    def _ask(self, policy: int, kind: str, metric: float = math.nan, metric_name: str = "") -> None:
+        self._requests += 1
+        state = self._statistics.run_state(policy) | self._pool_state()
+        command = SaveCheckpoint(policy, kind, state["env_frames"], state, self._requests, metric, metric_name)
+        # A learner that is being replaced is asked as soon as it is there.
+        self._open[self._requests] = command
+        self._to_send.append(command)

@@ -1,0 +1,39 @@
+"""What controllers are made from, and what the driver asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from appo.algorithms.config import TrainConfig
+from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.messages import Command, Report
+from appo.algorithms.reporting.event_log import EventLog
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.statistics import Statistics
+
+
+class ControllerContext(NamedTuple):
+    """The run that a controller decides about."""
+
+    config: TrainConfig
+    arrays: SharedArrays
+    statistics: Statistics
+    event_log: EventLog
+    log_dir: Path
+    pool_state: Callable[[], dict[str, Any]]  # what a checkpoint keeps of the workers
+
+
+class Controller(Protocol):
+    """Decides one thing while a run goes on; carries nothing out itself."""
+
+    def note(self, report: Report) -> None:
+        """Take a report in; every controller is given every report."""
+
+    def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
+        """What is to be done now; asked about ten times a second, after the reports.
+
+        Raises:
+            RunFailed: the run cannot go on.
+        """

@@ -1,0 +1,10 @@
+"""The controllers of a run beside the checkpoints. To add one: a file in this folder, and its class in this table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.algorithms.run.controllers.watchdog import Watchdog
+
+CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog,)

@@ -1,0 +1,256 @@
+"""The driver: takes reports in, asks the controllers, hands the snapshot to the sinks. It computes nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from appo.algorithms.config import TrainConfig
+from appo.algorithms.messages import Command, PolicyRestored, Ready, Report
+from appo.algorithms.reporting.budget import Budget
+from appo.algorithms.reporting.event_log import EventLog
+from appo.algorithms.reporting.sinks.status import write_summary
+from appo.algorithms.reporting.sinks.table import SINKS
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.statistics import Statistics
+from appo.algorithms.run.controllers.checkpoints import CheckpointScheduler
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.algorithms.run.controllers.table import CONTROLLERS
+from appo.algorithms.run.experiment import Experiment
+from appo.algorithms.run.resources import SharedResources
+from appo.algorithms.workers.roster import KINDS, LEARNER, WorkerId
+from appo.utils.signals import SAVING, StopSignals
+
+POLL_S = 0.1
+MEASURE_MEMORY_EVERY_S = 5.0
+# A signal must end the run within 10 s: saving and stopping share that time.
+STOP_SAMPLING_S, SAVE_S = 1.5, 5.0
+
+log = logging.getLogger(__name__)
+
+
+class WorkerPool(Protocol):
+    """The workers of a run: processes under a supervisor, or objects in this process."""
+
+    def poll(self, timeout_s: float) -> list[Report]:
+        """Reports that arrived; raises RunFailed when the work cannot go on."""
+
+    def send_all(self, commands: Iterable[Command]) -> None:
+        """Carry commands out, or hand each to the worker that it is for."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the workers, beyond what learners keep themselves."""
+
+    def measure_memory(self) -> None:
+        """Fill the shared array `memory_mb`."""
+
+    def count_blocks(self) -> dict[str, int]:
+        """How many blocks are in each state, and how many are lost."""
+
+    def stop_replacing(self) -> None:
+        """The run ends: `poll` replaces no worker any more, and raises nothing."""
+
+    def lives(self, worker: WorkerId) -> bool:
+        """There is such a worker, or will be."""
+
+    def stop_sampling(self, timeout_s: float) -> list[Report]:
+        """Step no environment any more; the last reports of the actors."""
+
+    def stop(self, timeout_s: float) -> list[Report]:
+        """End every worker; their last reports."""
+
+
+class Driver:
+    """Follows one run from its first report to its end."""
+
+    def __init__(
+        self, config: TrainConfig, experiment: Experiment, pool: WorkerPool, shared: SharedResources, stop: StopSignals
+    ) -> None:
+        """The workers have been started."""
+        run, arrays = config.run, shared.arrays
+        there = [name for name in KINDS if shared.roster.of_kind(name)]
+        kinds = {KINDS[name].timers: shared.roster.places(name) for name in there}
+        budget = Budget(run.train_for_env_steps, run.train_for_seconds)
+        self.statistics = Statistics(arrays, run.stats_avg, kinds, budget, run.experiment_summaries_interval)
+        self.statistics.count_blocks = pool.count_blocks
+        self._event_log = EventLog(experiment.events_file)
+        context = ControllerContext(
+            config, arrays, self.statistics, self._event_log, experiment.log_dir, pool_state=pool.state
+        )
+        self.checkpoints = CheckpointScheduler(context)
+        self._controllers: Sequence[Controller] = (self.checkpoints, *(make(context) for make in CONTROLLERS))
+        self._files = experiment.output_files(arrays.sizes.policies)
+        self._sinks = [make(self._files) for make in SINKS]
+        self._arrays = arrays
+        self._experiment = experiment
+        self._pool = pool
+        self._stop = stop
+        self._config = config
+        self._is_accepted = False  # options that never worked are not saved, and neither is anything made with them
+        self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
+        self._frames_before = 0
+        self._saves_done = 0
+        self._next_memory = 0.0
+        self._began = time.monotonic()
+
+    def run(self) -> str:
+        """Train until the budget is spent or a signal arrives; why it ended.
+
+        Raises:
+            RunFailed: a worker keeps failing, or nothing moves any more.
+        """
+        while not self.finished():
+            for report in self._pool.poll(POLL_S):
+                self._take(report)
+            self._experiment.tend()
+            snapshot = self.statistics.snapshot()
+            if snapshot.state == "training":
+                self._prepare(snapshot)
+            for controller in self._controllers:
+                self._pool.send_all(controller.due(snapshot))
+            if snapshot.state == "training":
+                for sink in self._sinks:
+                    sink.write(snapshot)
+        if self._stop.received is not None:
+            return stopped_by(self._stop)
+        self._accept()  # however small the budget was
+        return self.statistics.budget.reason(self.statistics.total_env_frames)
+
+    def finished(self) -> bool:
+        """The budget is spent, or the run was told to end."""
+        if self._stop.received is not None:
+            return True
+        return self._all_restored() and self.statistics.budget_spent >= 1.0
+
+    def save(self) -> None:
+        """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have.
+
+        Raises:
+            RunFailed: a worker keeps failing; not after `WorkerPool.stop_replacing`.
+        """
+        # All actors, quarantined ones too: learners see it, and take no step that no checkpoint would have.
+        self._arrays["stop"][: self._arrays.sizes.actors] = 1
+        self._take_last(self._pool.stop_sampling(STOP_SAMPLING_S))
+        if self._all_restored() and self._has_worked():
+            self._accept()
+        if not self._is_accepted:
+            return  # nothing has been learned
+        self.checkpoints.ask_for_all("latest")
+        self._pool.send_all(self.checkpoints.commands())
+        deadline = time.monotonic() + SAVE_S
+        while self._awaits_checkpoint() and time.monotonic() < deadline:
+            self._take_last(self._pool.poll(POLL_S))
+            self._pool.send_all(self.checkpoints.commands())
+
+    def save_after(self, failure: str) -> None:
+        """Save what can still be saved after something went wrong; what that is, is told already."""
+        self._pool.stop_replacing()
+        try:
+            self.save()
+        except Exception as error:
+            log.warning("no checkpoint after %r: %r", failure.splitlines()[-1], error)
+            log.debug("%s", traceback.format_exc())
+
+    @property
+    def is_saved(self) -> bool:
+        """All that was learned is on disk."""
+        return not self._all_restored() or not self.checkpoints.why_unsaved()
+
+    def end(self, reason: str, stop_s: float) -> RunSnapshot:
+        """Stop the workers and write the last numbers, which are returned."""
+        self._take_last(self._pool.stop(stop_s))
+        snapshot = self.statistics.last_snapshot()
+        if self._all_restored():
+            self._write_last(snapshot)
+            best = [best if best > float("-inf") else None for best in self.checkpoints.best]
+            write_summary(self._files.summary, reason, best, snapshot)
+        for sink in self._sinks:
+            sink.close()
+        self._event_log.close()
+        return snapshot
+
+    def _awaits_checkpoint(self) -> bool:
+        return any(self._pool.lives(WorkerId(LEARNER, policy, 0)) for policy in self.checkpoints.awaited)
+
+    def _write_last(self, snapshot: RunSnapshot) -> None:
+        """Let every sink write, whatever becomes of the others."""
+        for sink in self._sinks:
+            try:
+                sink.write(snapshot)
+            except Exception as error:
+                log.warning("the last numbers were not written by %s: %r", type(sink).__name__, error)
+                log.debug("%s", traceback.format_exc())
+
+    def _take_last(self, reports: list[Report]) -> None:
+        """Take reports while the run ends: a mistake in taking one costs neither the checkpoint nor the end."""
+        for report in reports:
+            try:
+                self._take(report)
+            except Exception as error:
+                log.warning("a report was not taken: %r", error)
+                log.debug("%s", traceback.format_exc())
+
+    def _take(self, report: Report) -> None:
+        if isinstance(report, PolicyRestored) and self._arrays["policy_begun"][report.policy]:
+            return  # by a learner that was lost before it could tell, and once more by its successor
+        self.statistics.add(report)
+        self._event_log.note(report)
+        for controller in self._controllers:
+            controller.note(report)
+        if isinstance(report, PolicyRestored):
+            self._arrays["policy_begun"][report.policy] = 1
+            self._tell_restored(report)
+            self._restored_steps[report.policy] = report.train_step
+            self._frames_before = self.statistics.total_env_frames
+        elif isinstance(report, Ready):
+            log.debug("%s is ready after %.1f s", report.worker, time.monotonic() - self._began)
+
+    def _all_restored(self) -> bool:
+        return bool(self._arrays["policy_begun"].all())
+
+    def _has_worked(self) -> bool:
+        """An optimizer step was taken, now or before with the same options; where nothing is learned, a frame."""
+        if self._experiment.is_proven:
+            return True
+        if self._config.run.sampler_only:
+            return self.statistics.total_env_frames > self._frames_before
+        steps = self._arrays["train_steps"]
+        return any(int(steps[policy]) > before for policy, before in self._restored_steps.items())
+
+    def _accept(self) -> None:
+        """Let the options of this start be those of the experiment, once."""
+        if not self._is_accepted:
+            self._experiment.accept()
+            self._is_accepted = self.checkpoints.may_save = True
+
+    def _prepare(self, snapshot: RunSnapshot) -> None:
+        """Tell the workers how far training has come; note what controllers and sinks need to know."""
+        self._arrays["run_env_frames"][0] = snapshot.env_frames
+        self._arrays["progress"][:] = min(1.0, snapshot.budget_spent)
+        if time.monotonic() >= self._next_memory:
+            self._next_memory = time.monotonic() + MEASURE_MEMORY_EVERY_S
+            self._pool.measure_memory()
+        if self._is_accepted or self._has_worked():
+            self._accept()
+            if self._stop.saves_requested > self._saves_done:
+                self._saves_done = self._stop.saves_requested
+                log.info("%s: saving, and going on", SAVING.name)
+                self.checkpoints.ask_for_all("latest")
+
+    def _tell_restored(self, report: PolicyRestored) -> None:
+        for warning in report.warnings:
+            log.warning("%s", warning)
+        if report.checkpoint:
+            frames = report.run_state["env_frames"]
+            log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
+        elif self._experiment.starts:
+            log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
+
+
+def stopped_by(stop: StopSignals) -> str:
+    """Why a run ends that a signal ends."""
+    assert stop.received is not None
+    return f"stopped by {stop.received.name}"

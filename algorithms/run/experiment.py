@@ -1,0 +1,275 @@
+"""An experiment's folder: where everything lies, how it is taken up again, and that only one process trains in it.
+
+The folder belongs to the process that holds the lock on `.lock`; the lock vanishes with the process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from appo.algorithms.config import ResolvedConfig, TrainConfig, from_json, to_json
+from appo.algorithms.reporting.outputs import OutputFiles
+from appo.algorithms.run.config import CONFIG_FILE
+from appo.utils.files import DiskFaults, atomic_write_text, keep_small
+from appo.utils.options import ConfigError
+
+LOCK_FILE = ".lock"
+# Of each log; its predecessor may be as large. A worker that crashes or prints repeatedly does not fill the disk.
+LOG_BYTES = 5_000_000
+_LOOK_EVERY_S = 1.0
+_COMMAND_LINES_FILE = "command_lines.txt"
+_SOURCE_FOLDER = Path(__file__).resolve().parents[2]
+
+log = logging.getLogger(__name__)
+
+
+class Experiment:
+    """The folder of one experiment, open for training. `Experiment.open` makes one; `close` releases it."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        """`lock`: the descriptor that holds the lock; closed by `close`."""
+        self.folder = folder
+        self._lock = lock
+        self.config_file = folder / CONFIG_FILE
+        self.git_diff_file = folder / "git.diff"
+        self.command_lines_file = folder / _COMMAND_LINES_FILE
+        self.log_dir = folder / "log"
+        self.status_file = folder / "status.json"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.events_file = folder / "events.jsonl"
+        self.summary_file = folder / "summary.json"
+        self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
+        # An earlier start has trained with the options of this one, but for where, how long and what it reports.
+        self.is_proven = False
+        self._unwritten: set[Path] = set()  # of those below, what the disk has not taken yet
+        self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
+        self._config = ""
+        self._num_policies = 0
+        self._disk_faults = DiskFaults()
+        self._next_look = 0.0
+
+    @classmethod
+    def open(cls, resolved: ResolvedConfig, argv: Sequence[str]) -> Experiment:
+        """Create the experiment, take it up again, or replace it, as `restart_behavior` says.
+
+        Args:
+            resolved: The accepted configuration; nothing is written before there is one.
+            argv: The command line, program first, for the record.
+
+        Raises:
+            ConfigError: another process trains in the folder, the folder is not an experiment's, or it cannot be
+                written.
+        """
+        run = resolved.config.run
+        folder = run.folder.absolute()  # whoever changes directory later, an environment for example, moves nothing
+        try:
+            lock = _take(folder)
+            try:
+                if run.restart_behavior == "restart" and _holds_anything(folder):
+                    lock = _move_aside(folder, lock)
+                elif run.restart_behavior == "overwrite":
+                    _empty(folder)
+                experiment = cls(folder, lock)
+                experiment._record_start(resolved, argv)
+            except BaseException:
+                with contextlib.suppress(OSError):  # already closed where the folder had been moved
+                    os.close(lock)
+                raise
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be used: {error}; type another --train_dir") from error
+        return experiment
+
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where a policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{policy}"
+
+    def summary_dir(self, policy: int) -> Path:
+        """Where a policy's TensorBoard events lie."""
+        return self.folder / ".summary" / str(policy)
+
+    def output_files(self, policies: int) -> OutputFiles:
+        """Where the numbers of a run are written."""
+        events = tuple(self.summary_dir(policy) for policy in range(policies))
+        return OutputFiles(events, self.metrics_file, self.status_file, self.summary_file)
+
+    def log_file(self, worker: str) -> Path:
+        """Where a process writes its log."""
+        return self.log_dir / f"{worker}.txt"
+
+    def accept(self) -> None:
+        """This start's options work, and fit what lies here: from now on they are those that a resume begins from.
+
+        To be called before anything is saved. The options of a start that did not come so far are forgotten.
+        """
+        self._record[self.config_file] = self._config
+        self._unwritten.add(self.config_file)
+        with self._disk_faults.survived(CONFIG_FILE):
+            self._write_record([self.config_file])
+
+    def restore_missing(self) -> None:
+        """Make again what has vanished, so that training can be taken up from what is saved from now on."""
+        try:
+            with self._disk_faults.survived(str(self.folder)):
+                if not self._is_locked():
+                    lock = _take(self.folder)
+                    self.close()
+                    self._lock = lock
+                missing = [path for path in self._record if path in self._unwritten or not path.exists()]
+                if missing:
+                    self._write_record(missing)
+                    log.warning("%s was missing from %s and is there again", missing[0].name, self.folder)
+        except ConfigError as error:
+            self._disk_faults.tell(str(self.folder), f"{self.folder} was taken away from this run: {error}")
+
+    def tend(self) -> None:
+        """Once a second: make again what has vanished, and let logs that have grown too large begin anew."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_EVERY_S
+        self.restore_missing()
+        for path in self.log_dir.glob("*.txt"):
+            if not path.stem.endswith(".old"):
+                keep_small(path, LOG_BYTES)
+
+    def close(self) -> None:
+        """Let another process train here; called any number of times."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _record_start(self, resolved: ResolvedConfig, argv: Sequence[str]) -> None:
+        self._num_policies = resolved.config.sampling.num_policies
+        self._config = to_json(resolved.config, resolved.typed)
+        with contextlib.suppress(FileNotFoundError):  # it tells how an earlier start ended
+            self.summary_file.unlink()
+        started = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shlex.join(argv)}\n"
+        self._record = {
+            self.git_diff_file: _git_state(),
+            self.command_lines_file: _text(self.command_lines_file) + started,
+        }
+        if saved := _text(self.config_file):
+            self._record[self.config_file] = saved  # until `accept`
+            self.is_proven = _same_but_for_run(saved, resolved.config)
+        self._write_record(list(self._record))
+
+    def _write_record(self, paths: list[Path]) -> None:
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        for policy in range(self._num_policies):
+            self.checkpoint_dir(policy).mkdir(exist_ok=True)
+            self.summary_dir(policy).mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            atomic_write_text(path, self._record[path])
+            self._unwritten.discard(path)
+
+    def _is_locked(self) -> bool:
+        """What this process locked is what another one would find."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self.folder / LOCK_FILE).stat())
+        except OSError:
+            return False
+
+
+def _take(folder: Path) -> int:
+    """Make the folder and lock it; the descriptor that holds the lock.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / LOCK_FILE
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 200, 0).decode(errors="replace") or "unknown"
+            os.close(lock)
+            raise ConfigError(
+                f"another process ({holder}) trains in {folder}; stop it first, or type another --experiment"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), path.stat()):
+                break
+        os.close(lock)  # the folder was moved aside between opening and locking
+    with contextlib.suppress(OSError):  # who holds it is told where the disk has room
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return lock
+
+
+def _holds_anything(folder: Path) -> bool:
+    return any(path.name != LOCK_FILE for path in folder.iterdir())
+
+
+def _move_aside(folder: Path, lock: int) -> int:
+    """Rename the folder, make it anew and lock that; the new descriptor."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    target, number = folder.with_name(f"{folder.name}.{stamp}"), 1
+    while target.exists():
+        number += 1
+        target = folder.with_name(f"{folder.name}.{stamp}.{number}")
+    folder.rename(target)
+    os.close(lock)
+    return _take(folder)
+
+
+def _empty(folder: Path) -> None:
+    """Delete an experiment; refuses a folder that is none.
+
+    Raises:
+        ConfigError: the folder holds something, but neither a configuration nor the record of a start.
+    """
+    if not _holds_anything(folder):
+        return
+    marks = [folder / name for name in (CONFIG_FILE, _COMMAND_LINES_FILE)]
+    if not any(mark.exists() for mark in marks):
+        raise ConfigError(
+            f"{folder} holds no {CONFIG_FILE}, so it may not be an experiment and is not deleted; type "
+            "--restart_behavior=restart to move it aside, or another --experiment"
+        )
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE and path not in marks:
+            path.unlink()
+    for mark in marks:  # last: until then it can be overwritten again after an interruption
+        mark.unlink(missing_ok=True)
+
+
+def _git_state() -> str:
+    """The commit that runs and how the source differs from it; why not, where there is no repository."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return f"commit {commit}\n{_git('diff', 'HEAD')}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"no git repository: {error}\n"
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(_SOURCE_FOLDER), *words]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True).stdout
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _same_but_for_run(saved: str, config: TrainConfig) -> bool:
+    """Whether the options in the text of config.json are these, but for the options of the run itself."""
+    try:
+        before = from_json(saved)
+    except ConfigError:  # an option was removed since, or its range changed
+        return False
+    return dataclasses.replace(before, run=config.run) == config

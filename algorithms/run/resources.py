@@ -1,0 +1,221 @@
+"""From a configuration to memory, doorbells and the specification of every worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import resource
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from appo.algorithms.config import TrainConfig
+from appo.algorithms.memory import layout
+from appo.algorithms.memory.layout import SharedArrays, Sizes
+from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.specs import action_spec, observation_tensors, observed
+from appo.algorithms.workers.core_sharing import placements
+from appo.algorithms.workers.jobs import ModelJob, RunPlan
+from appo.algorithms.workers.roster import KINDS, Roster
+from appo.algorithms.workers.seeds import Seeds
+from appo.algorithms.workers.worker import Bells, SharedMemoryHandle
+from appo.algorithms.workers.worker_handle import WorkerSpec
+from appo.envs.api import EnvSpec
+from appo.envs.registry import resolve
+from appo.utils.options import ConfigError
+from appo.utils.processes import available_memory
+
+# Measured: 55 descriptors in a driver of six workers, of which each has queues, pipes and a doorbell.
+_DRIVER_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 32, 8
+# Memory that must stay free beside the blocks: the processes themselves, of which workers share a part. An actor of
+# CartPole has 11 MB of its own; simulators have more, which nobody knows before.
+_MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 20, 350
+CHECK_MODEL = "appo.algorithms.workers.model_check:check_model"  # named, not imported: it loads torch
+
+log = logging.getLogger(__name__)
+
+
+class SharedResources(NamedTuple):
+    """Everything that the workers of a run share."""
+
+    arrays: SharedArrays
+    weights: list[WeightsBuffer]
+    snapshots: list[WeightsBuffer]
+    bells: Bells
+    roster: Roster
+
+    def handle(self) -> SharedMemoryHandle:
+        """For the start of a worker."""
+        return SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
+
+
+def holds_blocks(config: TrainConfig) -> bool:
+    """Actors wait for the weights that their last rollout led to."""
+    return not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0
+
+
+def is_just_in_time(config: TrainConfig) -> bool:
+    """The next iteration at most is collected while the learner trains, and that as late as keeps the learner busy."""
+    learning = config.learning
+    is_within_one = 0 < learning.num_minibatches_to_accumulate <= learning.num_batches_per_iteration
+    return config.workers.async_rl and is_within_one
+
+
+def num_blocks(config: TrainConfig, trajectories: int) -> int:
+    """Blocks of each split, K: they hold what may be under way to the learner, and one waits while the next is filled.
+
+    Where the learner prepares its next iteration ahead, that one waits outside of the blocks. Where it has the next one
+    collected just in time, none waits.
+
+    `trajectories`: columns that one block of every split holds together.
+    """
+    if holds_blocks(config):
+        return 1
+    just_in_time = is_just_in_time(config)
+    batches = config.learning.num_minibatches_to_accumulate
+    if batches < 0:
+        batches = 2 * config.learning.num_batches_per_iteration
+    if config.learning.train_in_background_thread and not just_in_time:
+        batches -= config.learning.num_batches_per_iteration
+    columns = batches * config.learning.batch_size // config.learning.rollout
+    return max(1 if just_in_time else 2, math.ceil(columns / trajectories))
+
+
+def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
+    """Every size of the shared arrays."""
+    sampling, learning = config.sampling, config.learning
+    rows = sampling.num_envs_per_worker // sampling.worker_num_splits * spec.agents_per_env
+    trajectories = sampling.num_workers * sampling.worker_num_splits * rows
+    return Sizes(
+        actors=sampling.num_workers,
+        splits=sampling.worker_num_splits,
+        blocks=num_blocks(config, trajectories),
+        rollout=learning.rollout,
+        recurrence=learning.recurrence if learning.recurrence > 0 else learning.rollout,
+        rows=rows,
+        policies=sampling.num_policies,
+        processes=len(Roster.of(sampling, config.workers)),
+        state_size=config.model.recurrent_state_size,
+        observations=observation_tensors(observed(spec, config.model.critic_sees_time)),
+        actions=action_spec(spec),
+    )
+
+
+def check_memory(config: TrainConfig, sizes: Sizes) -> float:
+    """The MB that are left for networks; refuses a run that this machine's memory cannot hold without them.
+
+    Raises:
+        ConfigError: with the sizes in MB and the options to lower.
+    """
+    blocks_mb = layout.total_bytes(sizes) / 1e6
+    column_mb = sum(spec.nbytes for spec in layout.batch_arrays(sizes)) / 1e6 / (sizes.trajectories * sizes.blocks)
+    staging_mb = 2 * config.learning.trajectories_per_iteration * column_mb * sizes.policies
+    torch_workers = sizes.processes - sizes.actors
+    processes_mb = sizes.actors * _MB_PER_ACTOR + torch_workers * _MB_PER_TORCH_WORKER
+    needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, available_memory() / 1e6
+    if needed_mb > available_mb:
+        raise ConfigError(
+            f"this run needs about {needed_mb:.0f} MB ({blocks_mb:.0f} MB of rollouts, {staging_mb:.0f} MB of batches, "
+            f"{processes_mb:.0f} MB of processes) and {available_mb:.0f} MB are available; lower num_workers, "
+            "num_envs_per_worker, rollout, batch_size, num_batches_per_iteration or num_minibatches_to_accumulate"
+        )
+    return available_mb - needed_mb
+
+
+def check_descriptors(sizes: Sizes) -> None:
+    """Refuse a run whose driver may not open as many files as it would need; after `allow_many_descriptors`.
+
+    Raises:
+        ConfigError: with both numbers and what to do.
+    """
+    needed = _DRIVER_DESCRIPTORS + sizes.processes * _DESCRIPTORS_PER_WORKER
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and needed > allowed:
+        fitting = (allowed - _DRIVER_DESCRIPTORS) // _DESCRIPTORS_PER_WORKER - (sizes.processes - sizes.actors)
+        remedy = f", or lower num_workers to {fitting}" if fitting > 0 else ""
+        raise ConfigError(
+            f"this run needs about {needed} open files for its {sizes.processes} workers and may open {allowed}; "
+            f"raise the limit with ulimit -n {needed}{remedy}"
+        )
+
+
+def allocate(config: TrainConfig, sizes: Sizes) -> SharedResources:
+    """Allocate everything that the workers share."""
+    roster = Roster.of(config.sampling, config.workers)
+    blocks = sizes.actors * sizes.splits * sizes.blocks
+    log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
+    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.policies)]
+    snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.policies)]
+    return SharedResources(SharedArrays.create(sizes), weights, snapshots, Bells(roster), roster)
+
+
+def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: float) -> ModelJob:
+    """What is built once before the run starts; `available_mb`: for networks."""
+    run, policies = config.run, config.sampling.num_policies
+    model = config.model if device == "cpu" else dataclasses.replace(config.model, precision="fp32")  # any CPU has that
+    resumes = run.restart_behavior == "resume"
+    return ModelJob(
+        spec=spec,
+        model=model,
+        learning=config.learning,
+        auxiliary_options=config.auxiliary,
+        checkpoint_dirs=[run.checkpoint_dir(policy) for policy in range(policies)] if resumes else [],
+        load_kind=run.load_checkpoint_kind,
+        best_metric=run.save_best_metric,
+        num_policies=policies,
+        policy_workers=config.workers.policy_workers_per_policy,
+        available_mb=available_mb,
+    )
+
+
+def plan_of(
+    config: TrainConfig,
+    spec: EnvSpec,
+    device: str,
+    checkpoint_dirs: Sequence[Path],
+    seeds: Seeds,
+    typed: Iterable[str] = (),
+) -> RunPlan:
+    """What the jobs of a run are made of.
+
+    Args:
+        config: accepted, and fitted to the environment.
+        spec: of the environment.
+        device: where policies compute.
+        checkpoint_dirs: one per policy.
+        seeds: of this start.
+        typed: options that its command line sets.
+    """
+    run = config.run
+    return RunPlan(
+        spec=spec,
+        env=resolve(config.env.env),
+        family_options=config.family,
+        sampling=config.sampling,
+        model=config.model,
+        learning=config.learning,
+        auxiliary_options=config.auxiliary,
+        workers=config.workers,
+        device=device,
+        seeds=seeds,
+        checkpoint_dirs=list(checkpoint_dirs),
+        load_kind=run.load_checkpoint_kind,
+        keep_checkpoints=run.keep_checkpoints,
+        best_metric=run.save_best_metric,
+        sampler_only=run.sampler_only,
+        hold_blocks=holds_blocks(config),
+        just_in_time=is_just_in_time(config),
+        typed=frozenset(typed),
+    )
+
+
+def worker_specs(plan: RunPlan) -> list[WorkerSpec]:
+    """Every worker of the run, learners first: they take longest to start and everyone waits for their weights."""
+    roster = Roster.of(plan.sampling, plan.workers)
+    placed = placements(plan, roster)
+    return [
+        WorkerSpec(worker, worker.name, roster.place(worker), kind.worker_class, kind.job(plan, worker), placed[worker])
+        for name, kind in reversed(KINDS.items())
+        for worker in roster.of_kind(name)
+    ]

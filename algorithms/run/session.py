@@ -1,0 +1,241 @@
+"""One start of training, from an accepted command line to an exit code: what is checked, made, followed and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from appo.algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
+from appo.algorithms.memory import layout
+from appo.algorithms.memory.layout import Sizes
+from appo.algorithms.reporting.sinks.terminal import status_line
+from appo.algorithms.run import resources
+from appo.algorithms.run.config import torch_device
+from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
+from appo.algorithms.run.experiment import Experiment
+from appo.algorithms.workers.jobs import ModelJob
+from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
+from appo.algorithms.workers.restarts import RestartLimits
+from appo.algorithms.workers.seeds import Seeds
+from appo.algorithms.workers.supervisor import Supervisor
+from appo.algorithms.workers.worker_handle import Limits
+from appo.envs.api import EnvProfile, EnvSpec
+from appo.envs.preflight import Checked, check_environment
+from appo.envs.registry import probe, resolve
+from appo.utils.cli import COMMAND_LINE
+from appo.utils.logs import log_to_terminal_and_file
+from appo.utils.options import ConfigError
+from appo.utils.processes import require_file_size, set_title
+from appo.utils.signals import StopSignals
+
+EXIT_FAILED = 1
+MIN_FILE_BYTES = 64 * 2**20  # of logs, metrics and checkpoints of a small run
+MODEL_CHECK_S = 300.0  # as long as a learner may take to build the same
+STOP_S, STOP_AFTER_FAILURE_S = 2.0, 0.4
+
+log = logging.getLogger(__name__)
+
+
+def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> int:
+    """Run an accepted configuration to its end; the exit code.
+
+    Raises:
+        ConfigError: the environment, or this machine, refuses it; nothing was written.
+    """
+    set_title("appo driver")
+    launcher = ProcessLauncher([str(Path.cwd()), *sys.path])
+    stop.end_at_once = lambda: _end_at_once(launcher)
+    try:
+        if resolved.config.workers.serial_mode:
+            launcher.mark_own_children()
+        else:
+            launcher.import_torch()
+        if script := resolve(resolved.config.env.env).family.clear_up:
+            launcher.clear_up_with(script)
+        return _train(resolved, argv, launcher, stop)
+    finally:
+        stop.end_at_once = lambda: os._exit(128 + signal.SIGINT)  # the guardian does the rest
+        launcher.kill_everything()
+        stop.restore()
+
+
+def profile_environment(resolved: ResolvedConfig, stop: StopSignals) -> tuple[EnvSpec, EnvProfile]:
+    """Play an environment for a moment, in a process of its own: its spec and its profile.
+
+    Raises:
+        ConfigError: it cannot be trained on, does not start, or a signal came first.
+    """
+    launcher = ProcessLauncher([str(Path.cwd()), *sys.path])
+    try:
+        checked = _probe(resolved.config, launcher, stop)
+    except RunFailed as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        launcher.kill_everything()
+    if checked is None:
+        raise ConfigError("a signal came before the environment had been checked")
+    return checked.spec, checked.profile
+
+
+def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLauncher, stop: StopSignals) -> int:
+    try:
+        checked = _probe(resolved.config, launcher, stop)
+        if checked is None:
+            return stop.exit_code
+        spec = checked.spec
+        resolved = fitted(resolved, spec, checked.profile)
+        config = resolved.config
+        check_with_spec(config, spec)
+        sizes = resources.sizes_of(config, spec)
+        available_mb = resources.check_memory(config, sizes)
+        resources.check_descriptors(sizes)
+        require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
+        _check_model(
+            resources.model_job(config, spec, torch_device(config.run.device), available_mb), config, launcher, stop
+        )
+    except RunFailed as error:
+        return _fail(str(error)) if stop.received is None else stop.exit_code
+    if stop.received is not None:
+        return stop.exit_code
+    experiment = Experiment.open(resolved, argv)
+    try:
+        log_to_terminal_and_file(experiment.log_file("driver"))
+        for warning in checked.warnings:
+            log.warning("%s", warning)
+        print_origins(resolved)
+        return _drive(resolved, spec, sizes, experiment, launcher, stop)
+    finally:
+        experiment.close()
+
+
+def _drive(
+    resolved: ResolvedConfig,
+    spec: EnvSpec,
+    sizes: Sizes,
+    experiment: Experiment,
+    launcher: ProcessLauncher,
+    stop: StopSignals,
+) -> int:
+    config, device = resolved.config, torch_device(resolved.config.run.device)
+    shared = resources.allocate(config, sizes)
+    folders = [experiment.checkpoint_dir(policy) for policy in range(config.sampling.num_policies)]
+    typed = [name for name, layer in resolved.origins.items() if layer == COMMAND_LINE]
+    plan = resources.plan_of(config, spec, device, folders, Seeds(config.run.seed, experiment.starts), typed)
+    pool: WorkerPool
+    if config.workers.serial_mode:
+        from appo.algorithms.run.serial import SerialWorkerPool
+
+        pool = SerialWorkerPool(plan, shared)
+    else:
+        pool = supervisor = Supervisor(launcher, shared.arrays, shared.handle(), shared.bells, experiment.log_dir)
+        options = config.workers
+        supervisor.restarts.limits = RestartLimits(
+            options.max_failures_in_a_row,
+            options.max_setup_retries,
+            options.restart_pause_seconds,
+            options.max_quarantined_share,
+        )
+        supervisor.is_ending = lambda: stop.received is not None
+        supervisor.limits = Limits(
+            setup_s=max(300.0, config.sampling.reset_timeout_seconds),
+            reset_s=config.sampling.reset_timeout_seconds,
+            step_s=config.workers.heartbeat_timeout_seconds,
+        )
+        try:
+            for worker_spec in resources.worker_specs(plan):
+                supervisor.start(worker_spec)
+            launcher.forget_torch()
+        except (RunFailed, OSError) as error:  # OSError: no descriptors, or no memory for a queue
+            return _fail(f"a worker cannot be started: {error}") if stop.received is None else stop.exit_code
+    driver = Driver(config, experiment, pool, shared, stop)
+    if spec.reports_true_reward:
+        driver.statistics.expect_true_rewards()
+    return _follow(driver, experiment, stop)
+
+
+def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
+    failure = ""
+    try:
+        reason = driver.run()
+        driver.save()
+    except RunFailed as error:
+        failure = str(error)
+    except Exception:  # a mistake of ours in this process is no reason to lose what was learned
+        failure = traceback.format_exc()
+    if failure:
+        reason = failure
+        driver.save_after(failure)
+        if stop.received is not None and driver.is_saved:  # what sent the signal may have ended workers as well
+            log.warning("%s", failure)
+            failure, reason = "", stopped_by(stop)
+    last = driver.end(reason, STOP_AFTER_FAILURE_S if failure else STOP_S)
+    if failure:
+        return _fail(failure)
+    if why := driver.checkpoints.why_unsaved():  # asked for late: a slow disk had until now
+        return _fail(f"the last checkpoint could not be written: {why}")
+    log.info("%s; %s", reason, status_line(last))
+    log.info("experiment folder: %s", experiment.folder)
+    return stop.exit_code
+
+
+def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> Checked | None:
+    """What the environment looks like, found out by a process of its own; None when a signal came first.
+
+    Raises:
+        RunFailed: the environment does not start.
+        ConfigError: it cannot be trained on, or breaks the contract.
+    """
+    sampling, env = config.sampling, resolve(config.env.env)
+    limit = TimeLimit(sampling.reset_timeout_seconds, "--reset_timeout_seconds")
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
+    if not sampling.check_env:
+        spec = launcher.run_once(probe, (env, config.family), limit, is_stopped)
+        return None if spec is None else Checked(spec, [])
+    place = launcher.context.RawArray("c", 64)  # outlives the process, whatever becomes of it
+    arguments = (env, config.family, sampling.on_bad_env_data == "drop", place)
+    try:
+        checked: Checked | None = launcher.run_once(check_environment, arguments, limit, is_stopped)
+    except RunFailed as error:
+        if "\n" in str(error) or not place.value:
+            raise  # a traceback tells where
+        raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
+    return checked
+
+
+def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> None:
+    """Build the networks once, in a process of their own, or here where everything is.
+
+    Raises:
+        RunFailed: the process died.
+        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints.
+    """
+    if config.workers.serial_mode:
+        from appo.algorithms.workers.model_check import check_model
+
+        check_model(job)
+    else:
+        limit, is_stopped = TimeLimit(MODEL_CHECK_S), lambda: stop.received is not None
+        launcher.run_once(resources.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
+
+
+def _fail(cause: str) -> int:
+    """Tell why the run failed, the cause in the last line."""
+    first, *rest = cause.strip().splitlines()
+    for line in [first, *rest[:-1]] if rest else []:
+        log.error("%s", line)
+    said = "" if not rest or first.startswith("Traceback") else f"{first.rstrip(':')}: "
+    log.error("run failed: %s", said + (rest[-1] if rest else first))
+    return EXIT_FAILED
+
+
+def _end_at_once(launcher: ProcessLauncher) -> None:
+    launcher.kill_everything()
+    os._exit(128 + signal.SIGINT)

@@ -1,1 +1,0 @@
-"""The driver: wires a run together, follows it, and ends it."""

@@ -1,0 +1,1 @@
+"""How fast is it: the machine's limit, regressions, other trees and other frameworks beside this one."""

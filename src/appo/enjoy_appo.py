@@ -1,0 +1,1 @@
+../../enjoy_appo.py

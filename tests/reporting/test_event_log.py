@@ -1,0 +1,73 @@
+"""What was survived is told in the log and in events.jsonl."""
+
+import logging
+
+from appo.algorithms.messages import (
+    EpisodesFinished,
+    PolicyRecovered,
+    Report,
+    TrainingRolledBack,
+    WorkerLost,
+    WorkerQuarantined,
+    WorkerReady,
+    WorkerStarted,
+    WorkerWorks,
+)
+from appo.algorithms.reporting.event_log import EventLog
+from appo.utils.files import read_json_lines
+
+REPORTS: list[Report] = [
+    WorkerLost("actor-00", 0, "step", "actor-00 was killed by SIGKILL"),
+    WorkerStarted("actor-00", 1),
+    WorkerReady("actor-00", 1, 0.25),
+    WorkerWorks("actor-00", 1, 0.5),
+    WorkerQuarantined("actor-01", "4 times in a row without doing any work"),
+    PolicyRecovered(0, 100, 90),
+    TrainingRolledBack(1, 7, "a weight is not finite"),
+]
+
+
+def test_every_incident_is_a_record_and_nothing_else_is(tmp_path):
+    event_log = EventLog(tmp_path / "events.jsonl")
+    assert not (tmp_path / "events.jsonl").exists()
+    event_log.note(EpisodesFinished([]))
+    for report in REPORTS:
+        event_log.note(report)
+    event_log.write("stall", {"stage": "nowhere"})
+    event_log.close()
+    records = list(read_json_lines(tmp_path / "events.jsonl"))
+    names = ["lost", "started", "ready", "working", "quarantined", "recovered", "rolled_back", "stall"]
+    assert [record.pop("event") for record in records] == names
+    assert all(record.pop("time") > 1.7e9 for record in records)
+    assert records == [*(report._asdict() for report in REPORTS), {"stage": "nowhere"}]
+
+
+def test_the_log_says_who_why_and_how_long(tmp_path, caplog):
+    event_log = EventLog(tmp_path / "events.jsonl")
+    with caplog.at_level(logging.INFO):
+        for report in REPORTS:
+            event_log.note(report)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "actor-00 was killed by SIGKILL, in step"),
+        ("INFO", "actor-00 works again, 0.5 s after it was lost"),
+        (
+            "ERROR",
+            "actor-01 is given up: lost 4 times in a row without doing any work; the run goes on without it",
+        ),
+        ("INFO", "policy 0 goes on at train step 100, with the optimizer's moments of step 90"),
+        ("WARNING", "policy 1 returned to its last good weights: a weight is not finite"),
+    ]
+
+
+def test_a_file_that_cannot_be_written_loses_records_and_nothing_else(tmp_path, caplog):
+    folder = tmp_path / "folder"
+    folder.write_text("a file where a folder should be")
+    event_log = EventLog(folder / "events.jsonl")
+    with caplog.at_level(logging.INFO):
+        event_log.note(REPORTS[0])
+    assert caplog.records[0].getMessage() == "actor-00 was killed by SIGKILL, in step"
+    folder.unlink()
+    folder.mkdir()
+    event_log.note(REPORTS[0])
+    event_log.close()
+    assert len(list(read_json_lines(folder / "events.jsonl"))) == 1

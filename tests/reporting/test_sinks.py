@@ -1,0 +1,353 @@
+"""Where a run's numbers go: the same ones into TensorBoard and metrics.jsonl, and the run as it stands."""
+
+import errno
+import itertools
+import json
+import math
+import os
+import shutil
+import warnings
+
+import pytest
+
+from appo.algorithms.config import resolve
+from appo.algorithms.messages import PolicyRestored
+from appo.algorithms.reporting import statistics as statistics_module
+from appo.algorithms.reporting.budget import Budget
+from appo.algorithms.reporting.sinks import status as status_module
+from appo.algorithms.reporting.sinks import tensorboard as tensorboard_module
+from appo.algorithms.reporting.sinks.status import write_summary
+from appo.algorithms.reporting.sinks.table import SINKS
+from appo.algorithms.reporting.sinks.terminal import status_line
+from appo.algorithms.run.experiment import Experiment
+from appo.utils import files as files_module
+from appo.utils.files import read_json_lines
+from tests.reporting.reporting_cases import Clock, episode, small_statistics, training
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of libraries that TensorBoard's reader loads
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for each in (tensorboard_module, statistics_module, files_module):
+        monkeypatch.setattr(each, "time", made)
+    return made
+
+
+class Run:
+    """The sinks of a run with two policies that is told about its events by the test."""
+
+    def __init__(self, folder, policies=2, every_s=20.0):
+        options = [f"--train_dir={folder}", "--experiment=first", f"--num_policies={policies}"]
+        self.experiment = Experiment.open(resolve(["--env=CartPole-v1", *options]), ["train_appo.py"])
+        self.experiment.accept()
+        self.statistics = small_statistics(policies=policies, budget=Budget(10_000, 500.0), every_s=every_s)
+        for policy in range(policies):
+            self.statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, []))
+        self.files = self.experiment.output_files(policies)
+        self.sinks = [make(self.files) for make in SINKS]
+
+    def write(self):
+        """One turn of the driver."""
+        self._hand_out(self.statistics.snapshot())
+
+    def write_point(self):
+        """A point now, due or not."""
+        self.statistics._next_point = 0.0
+        self.write()
+
+    def close(self):
+        self._hand_out(self.statistics.last_snapshot())
+        for sink in self.sinks:
+            sink.close()
+
+    def _hand_out(self, snapshot):
+        for sink in self.sinks:
+            sink.write(snapshot)
+
+    def lines(self):
+        path = self.experiment.metrics_file
+        return list(read_json_lines(path)) if path.exists() else []
+
+    def status(self):
+        return json.loads(self.experiment.status_file.read_text())
+
+    def events(self, policy):
+        """Tag -> [(x, value)] as TensorBoard reads it."""
+        accumulator = EventAccumulator(str(self.experiment.summary_dir(policy)), size_guidance={"scalars": 0})
+        accumulator.Reload()
+        tags = accumulator.Tags()["scalars"]
+        return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+@pytest.fixture
+def run(tmp_path, clock):
+    made = Run(tmp_path)
+    yield made
+    made.experiment.close()
+
+
+def test_nothing_is_written_before_there_is_something_to_say(run, clock):
+    for _ in range(100):
+        run.write()
+        clock.now += 1.0
+    assert run.lines() == []
+    assert run.status()["policies"][0]["avg_reward"] is None
+
+
+def test_the_first_point_comes_with_the_first_episodes_of_a_policy(run, clock):
+    run.statistics.add(training(0, loss=1.0))
+    run.write()
+    clock.now += 0.1
+    run.statistics.add(episode(0, 3.0))
+    run.write()
+    clock.now += 0.1
+    run.statistics.add(episode(0, 4.0))
+    run.write()  # neither the first episodes nor due
+    clock.now += 0.1
+    run.statistics.add(episode(1, 7.0))
+    run.write()
+    seen = [(line["policy"], line.get("0_aux/avg_reward")) for line in run.lines()]
+    assert seen == [(0, None), (1, None), (0, 3.0), (1, None), (0, 3.5), (1, 7.0)]
+
+
+def test_points_come_at_their_interval_and_status_every_second(run, clock):
+    run.statistics.add(training(0, loss=1.0))
+    run.statistics.arrays["env_frames"][...] = 1
+    times: list[float] = []
+    statuses = 0
+    for _ in range(1000):
+        before = run.experiment.status_file.stat().st_mtime_ns if run.experiment.status_file.exists() else 0
+        run.write()
+        statuses += run.experiment.status_file.stat().st_mtime_ns != before
+        times = [line["time"] for line in run.lines() if line["policy"] == 0] if len(times) < 3 else times
+        clock.now += 0.1
+    times = [line["time"] for line in run.lines() if line["policy"] == 0]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert len(times) == 5 and gaps == pytest.approx([20.0] * 4, abs=0.15)
+    assert 85 <= statuses <= 101
+
+
+def test_the_first_frames_are_told_at_once(run, clock):
+    run.write()
+    clock.now += 0.3
+    run.statistics.arrays["env_frames"][...] = [[7, 0], [0, 0]]
+    run.write()
+    assert json.loads(run.experiment.status_file.read_text())["env_frames"] == 7
+
+
+def test_tensorboard_and_metrics_jsonl_hold_the_same_numbers_over_the_frames_of_each_policy(run, clock):
+    for point in range(3):
+        run.statistics.arrays["env_frames"][...] += [[100, 10], [200, 20]]
+        run.statistics.add(episode(0, 1.0 + point, kills=point))
+        run.statistics.add(episode(1, -5.0))
+        run.statistics.add(training(0, loss=0.5 * point, entropy=math.nan, version_diff_avg=1.0))
+        run.write_point()
+        clock.now += 10.0
+    clock.now += 1.0
+    run.close()
+    lines = run.lines()
+    assert len(lines) == 2 * 4  # three points and the last one
+    for policy, frames in enumerate([[300, 600, 900, 900], [30, 60, 90, 90]]):
+        of_policy = [line for line in lines if line["policy"] == policy]
+        assert [line["env_frames"] for line in of_policy] == frames
+        scalars = [{tag: value for tag, value in line.items() if "/" in tag} for line in of_policy]
+        events = run.events(policy)
+        assert set(events) == set().union(*scalars)
+        for tag, points in events.items():
+            expected = [(x, line[tag]) for x, line in zip(frames, scalars, strict=True) if tag in line]
+            assert [x for x, _ in points] == [x for x, _ in expected]
+            assert [value for _, value in points] == pytest.approx([value for _, value in expected], rel=1e-5)
+    first = run.events(0)
+    assert [value for _, value in first["0_aux/avg_reward"]] == [1.0, 1.5, 2.0, 2.0]
+    assert {"0_aux/_fps", "0_aux/avg_kills", "0_aux/policy_lag_avg", "train/loss", "stats/actor_env_step"} <= set(first)
+    assert "train/entropy" not in first and "train/entropy" not in lines[0]  # not a number
+    assert "train/loss" not in run.events(1)
+    assert all("NaN" not in text for text in run.experiment.metrics_file.read_text().splitlines())
+
+
+def test_status_json_says_how_the_run_stands(run, clock):
+    run.statistics.arrays["env_frames"][...] = [[1000, 0], [1500, 0]]
+    run.statistics.arrays["train_steps"][...] = [12, 0]
+    run.statistics.add(episode(0, 4.0, true=8.0))
+    run.statistics.add(training(0, version_diff_avg=2.5))
+    clock.now += 50.0
+    run.write()
+    told = run.status()
+    assert told["state"] == "training" and told["time"] == clock.time()
+    assert (told["env_frames"], told["train_seconds"], told["budget_spent"]) == (2500, 50.0, 0.25)
+    assert told["fps"] == {"10": 0.0, "60": 0.0, "300": 0.0} and told["seconds_left"] == 450.0
+    assert told["policies"] == [
+        {
+            "env_frames": 2500,
+            "train_steps": 12,
+            "episodes": 1,
+            "avg_reward": 4.0,
+            "avg_true_reward": 8.0,
+            "policy_lag": 2.5,
+        },
+        {
+            "env_frames": 0,
+            "train_steps": 0,
+            "episodes": 0,
+            "avg_reward": None,
+            "avg_true_reward": None,
+            "policy_lag": None,
+        },
+    ]
+
+
+def test_closing_writes_a_last_point(run, clock):
+    run.statistics.add(episode(1, 2.0))
+    clock.now += 1.0
+    run.close()
+    assert [line.get("0_aux/avg_reward") for line in run.lines()] == [None, 2.0]
+    assert run.events(1)["0_aux/avg_reward"] == [(0, 2.0)]
+
+
+def moving(clock, budget, frames_per_s=100, seconds=50):
+    """A run that has made so many frames in each second."""
+    statistics = small_statistics(budget=budget)
+    for _ in range(seconds):
+        statistics.snapshot()
+        clock.now += 1.0
+        statistics.arrays["env_frames"][0, 0] += frames_per_s
+    return statistics
+
+
+def test_a_budget_is_spent_by_frames_or_seconds_whichever_comes_first(clock):
+    snapshot = moving(clock, Budget(10_000, 1000.0)).snapshot()
+    assert snapshot.budget_spent == 0.5 and snapshot.seconds_left == pytest.approx(50.0)
+    assert Budget(10_000, 60.0).spent(5000, 50.0) == pytest.approx(50 / 60)
+    assert Budget(10_000, 60.0).seconds_left(5000, 50.0, 100.0) == pytest.approx(10.0)
+    assert Budget(5_000, 1000.0).spent(5000, 50.0) == 1.0
+    assert Budget(5_000, 1000.0).reason(5000) == "reached train_for_env_steps=5000"
+    assert Budget(10_000, 50.0).reason(5000) == "reached train_for_seconds=50"
+
+
+@pytest.mark.parametrize("budget", [Budget(0, 100.0), Budget(100, 0.0)])
+def test_a_budget_of_nothing_is_spent_from_the_start(budget):
+    assert budget.spent(0, 0.0) >= 1.0
+
+
+def test_nobody_knows_how_long_a_run_that_does_not_move_will_take(clock):
+    assert Budget(100, math.inf).seconds_left(0, 0.0, 0.0) == math.inf
+    assert small_statistics(budget=Budget(100, math.inf)).snapshot().seconds_left is None
+
+
+def test_the_line_on_the_terminal_is_short_and_complete(clock):
+    statistics = moving(clock, Budget(1_000_000, 1e9), frames_per_s=12_345)
+    assert "reward -  lag -" in status_line(statistics.snapshot())
+    statistics.add(episode(0, 3.14159))
+    statistics.add(training(0, version_diff_avg=1.26))
+    line = status_line(statistics.snapshot())
+    assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3  left 0:00:31"
+
+
+def test_the_line_comes_every_few_seconds_once_there_are_frames(run, clock, caplog):
+    with caplog.at_level("INFO"):
+        for second in range(40):
+            run.statistics.arrays["env_frames"][0, 0] += 100 * (second > 10)
+            run.write()
+            clock.now += 1.0
+    assert 5 <= sum("frames" in record.getMessage() for record in caplog.records) <= 6
+
+
+def add_point(run, clock, value):
+    run.statistics.arrays["env_frames"][...] += [[100, 0], [0, 0]]
+    run.statistics.add(episode(0, value))
+    run.experiment.restore_missing()
+    run.write_point()
+    write_summary(run.files.summary, "a test", [None, None], run.statistics.snapshot())
+    clock.now += 10.0
+
+
+def rewards(run):
+    return [value for _, value in run.events(0)["0_aux/avg_reward"]], [
+        line["0_aux/avg_reward"] for line in run.lines() if line["policy"] == 0
+    ]
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_files_that_cannot_be_written_are_told_once_a_minute_each_and_go_on_when_they_can(
+    run, clock, caplog, monkeypatch
+):
+    add_point(run, clock, 1.0)
+    real = os.write
+
+    def full(descriptor, content):
+        real(descriptor, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        patch.setattr(os, "fsync", full)
+        patch.setattr(status_module, "atomic_write_json", lambda *_, **__: full(os.open("/dev/null", os.O_WRONLY), b""))
+        for _ in range(5):  # 50 s
+            add_point(run, clock, 2.0)
+        told = warnings_of(caplog)
+        add_point(run, clock, 2.0)
+        add_point(run, clock, 2.0)
+    for kind in ("TensorBoard events", "metrics.jsonl", "status.json", "summary.json"):
+        first, *more = [text for text in told if text.startswith(kind)]
+        assert "could not be written ([Errno 28] No space left on device); training goes on without it" in first
+        if kind == "summary.json":  # written once in a run
+            continue
+        assert not more and len([text for text in warnings_of(caplog) if text.startswith(kind)]) == 2
+    add_point(run, clock, 5.0)
+    run.close()
+    by_events, by_lines = rewards(run)  # of the last three episodes
+    assert by_events == by_lines == [1.0, 3.0, 3.0]
+    assert run.status()["policies"][0]["episodes"] == 9
+    assert len(list(run.experiment.summary_dir(0).iterdir())) == 1
+
+
+def test_events_that_end_in_half_a_record_are_continued_in_another_file(run, clock, monkeypatch):
+    add_point(run, clock, 1.0)
+    real = os.write
+
+    def torn(descriptor, content):
+        real(descriptor, content[: len(content) // 2])
+        raise OSError(errno.EIO, "Input/output error")
+
+    def cannot(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", torn)
+        patch.setattr(os, "ftruncate", cannot)
+        run.write_point()
+    clock.now += 10.0
+    add_point(run, clock, 3.0)
+    run.close()
+    assert len(list(run.experiment.summary_dir(0).iterdir())) == 2
+    assert rewards(run) == ([1.0, 2.0, 2.0], [1.0, 2.0, 2.0])
+
+
+def test_files_that_vanish_with_their_folder_are_begun_anew(run, clock):
+    add_point(run, clock, 1.0)
+    shutil.rmtree(run.experiment.folder)
+    add_point(run, clock, 3.0)
+    run.close()
+    assert rewards(run) == ([2.0, 2.0], [2.0, 2.0])
+    assert run.status()["env_frames"] == 200
+    assert run.experiment.config_file.exists()
+
+
+def test_a_folder_in_the_place_of_each_file_ends_nothing(tmp_path, clock, caplog):
+    run = Run(tmp_path)
+    for path in (run.experiment.metrics_file, run.experiment.status_file, run.experiment.summary_file):
+        path.mkdir()
+    shutil.rmtree(run.experiment.folder / ".summary")
+    (run.experiment.folder / ".summary").touch()
+    add_point(run, clock, 1.0)
+    run.close()
+    kinds = {text.partition(" could")[0] for text in warnings_of(caplog)}
+    assert kinds == {"TensorBoard events", "metrics.jsonl", "status.json", "summary.json"}
+    run.experiment.close()

@@ -1,0 +1,138 @@
+"""A controller, a sink and a kind of worker are added by a line in one table each, and the rest of a run knows them."""
+
+import pytest
+import torch
+
+from appo.algorithms.config import resolve
+from appo.algorithms.memory.counters import EventCounter
+from appo.algorithms.messages import EpisodesFinished, Ready, SaveCheckpoint, TrainingReport
+from appo.algorithms.run import driver as module
+from appo.algorithms.run import resources
+from appo.algorithms.run.driver import Driver
+from appo.algorithms.run.experiment import Experiment
+from appo.algorithms.run.serial import SerialWorkerPool
+from appo.algorithms.workers.roster import KINDS, Group, WorkerKind
+from appo.algorithms.workers.seeds import Seeds
+from appo.algorithms.workers.supervisor import Supervisor
+from appo.envs.registry import probe
+from appo.utils.signals import StopSignals
+from tests.workers.conftest import hidden_main_module, launcher  # noqa: F401  # a fixture
+
+OPTIONS = ["--batch_size=128", "--rollout=8", "--num_workers=1", "--num_envs_per_worker=8", "--use_rnn=False"]
+
+
+class SavesOften:
+    """Asks for a milestone with every iteration that it hears of."""
+
+    made: list["SavesOften"] = []  # noqa: RUF012
+
+    def __init__(self, context):
+        self.heard, self.asked, self._to_ask = set(), 0, 0
+        self.made.append(self)
+
+    def note(self, report):
+        self.heard.add(type(report))
+        self._to_ask += isinstance(report, TrainingReport)
+
+    def due(self, snapshot):
+        commands = []
+        for _ in range(self._to_ask):
+            self.asked += 1
+            commands.append(SaveCheckpoint(0, "milestone", snapshot.env_frames, run_state(), self.asked, 0.0, ""))
+        self._to_ask = 0
+        return commands
+
+
+class Remembers:
+    """A sink that keeps the states of the snapshots that it was given."""
+
+    made: list["Remembers"] = []  # noqa: RUF012
+
+    def __init__(self, files):
+        self.states, self.is_closed = [], False
+        self.made.append(self)
+
+    def write(self, snapshot):
+        self.states.append((snapshot.state, snapshot.env_frames))
+
+    def close(self):
+        self.is_closed = True
+
+
+def run_state():
+    return {"env_frames": 1, "train_seconds": 1.0, "episodes": {}}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A whole run in one process, with a controller and a sink more than the tables have."""
+    monkeypatch.setattr(module, "CONTROLLERS", (*module.CONTROLLERS, SavesOften))
+    monkeypatch.setattr(module, "SINKS", (*module.SINKS, Remembers))
+    threads, stop = torch.get_num_threads(), StopSignals(lambda: pytest.fail("nobody asked for the end"))
+    words = ["--env=synthetic_identity", f"--train_dir={tmp_path}", "--device=cpu", "--seed=1", "--serial_mode=True"]
+    resolved = resolve([*words, "--train_for_env_steps=2000", *OPTIONS])
+    config, spec = resolved.config, probe("synthetic_identity", resolved.config.family)
+    shared = resources.allocate(config, resources.sizes_of(config, spec))
+    experiment = Experiment.open(resolved, words)
+    plan = resources.plan_of(config, spec, "cpu", [experiment.checkpoint_dir(0)], Seeds(1, 0))
+    driver = Driver(config, experiment, SerialWorkerPool(plan, shared), shared, stop)
+    driver.run()
+    driver.end("the test is over", 0.0)
+    yield experiment
+    experiment.close()
+    stop.restore()
+    torch.set_num_threads(threads)
+    SavesOften.made.clear()
+    Remembers.made.clear()
+
+
+def test_a_controller_hears_every_report_and_its_commands_are_carried_out(run):
+    (controller,) = SavesOften.made
+    assert {TrainingReport, EpisodesFinished} <= controller.heard
+    milestones = list((run.checkpoint_dir(0) / "milestones").iterdir())
+    assert controller.asked >= len(milestones) > 5
+
+
+def test_a_sink_is_given_every_snapshot_to_the_last_and_is_closed(run):
+    (sink,) = Remembers.made
+    assert sink.states[-1] == ("ended", sink.states[-2][1]) and sink.is_closed
+    assert {state for state, _ in sink.states[:-1]} == {"training"}
+    frames = [frames for _, frames in sink.states]
+    assert frames == sorted(frames) and frames[-1] >= 2000
+
+
+def test_a_kind_of_worker_is_placed_named_started_and_measured(launcher, tmp_path, monkeypatch):  # noqa: F811
+    kind = WorkerKind(
+        name="scout-{number}",
+        worker_class="broken_workers:Idle",
+        group=lambda sampling, workers: Group(1, 2),
+        job=lambda plan, worker: {"index": worker.number},
+        rings=lambda roster, worker: [],
+        timers="SCOUT",
+        first_work=EventCounter.ACTOR_ROLLOUTS,
+        worth_a_restart=EventCounter.ACTOR_ROLLOUTS,
+        give_back=lambda arrays, worker: None,
+        uses_torch=False,
+    )
+    monkeypatch.setitem(KINDS, "scout", kind)
+    config = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", "--device=cpu", "--num_workers=1"]).config
+    spec = probe("CartPole-v1")
+    shared = resources.allocate(config, resources.sizes_of(config, spec))
+    plan = resources.plan_of(config, spec, "cpu", [tmp_path], Seeds(1, 0))
+    scouts = [each for each in resources.worker_specs(plan) if each.worker.kind == "scout"]
+    assert [(each.name, each.place, each.job) for each in scouts] == [
+        ("scout-0", 3, {"index": 0}),
+        ("scout-1", 4, {"index": 1}),
+    ]
+    supervisor = Supervisor(launcher, shared.arrays, shared.handle(), shared.bells, tmp_path)
+    try:
+        with hidden_main_module():
+            for each in scouts:
+                supervisor.start(each)
+        ready: set[str] = set()
+        while ready != {"scout-0", "scout-1"}:
+            ready |= {report.worker for report in supervisor.poll(0.1) if isinstance(report, Ready)}
+        supervisor.measure_memory()
+        assert (shared.arrays["memory_mb"][3:5] > 5.0).all() and not shared.arrays["memory_mb"][:3].any()
+    finally:
+        supervisor.stop(0.5)

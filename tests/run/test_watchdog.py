@@ -1,0 +1,137 @@
+"""Who holds everybody up, when nothing moves although every process shows signs of life."""
+
+import pytest
+
+from appo.algorithms.memory.counters import Phase
+from appo.algorithms.run.controllers.watchdog import StallDetector
+from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER
+from tests.memory.memory_cases import shared
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def arrays():
+    arrays = shared()
+    arrays["policy_begun"][:] = 1
+    return arrays
+
+
+def watchdog(arrays, *, learns=True):
+    arrays["env_frames"][0, 0] += 1
+    return StallDetector(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=learns)
+
+
+def first_stall(dog, arrays, *, frames=False, versions=False, until=50):
+    """(second, stall) of the first stall, while the counters move as told."""
+    for second in range(until):
+        arrays["env_frames"][0, 0] += frames
+        arrays["train_steps"][0] += versions
+        if stall := dog.look(float(second)):
+            return second, stall
+    return None
+
+
+def test_what_moves_is_left_alone(arrays):
+    assert first_stall(watchdog(arrays), arrays, frames=True, versions=True) is None
+
+
+def test_without_a_learner_there_are_no_versions_to_wait_for(arrays):
+    assert first_stall(watchdog(arrays, learns=False), arrays, frames=True) is None
+    second, stall = first_stall(watchdog(arrays, learns=False), arrays)
+    assert second == 11 and stall.what == "no environment frame for 10 s"
+
+
+def test_frames_without_versions_are_the_learner_s_fault(arrays):
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 1
+    second, stall = first_stall(watchdog(arrays), arrays, frames=True)
+    assert second == 11 and stall.culprits == LEARNER
+    assert stall.what == "no new policy version for 10 s"
+    assert stall.stage == "environments are stepped, and a learner does not learn from it"
+
+
+def test_a_learner_that_has_nothing_to_learn_from_is_not_blamed(arrays):
+    assert first_stall(watchdog(arrays), arrays, frames=True) is None
+
+
+def test_frames_that_ended_after_the_last_version_are_judged_by_themselves(arrays):
+    """An iteration takes a while: the last version comes some time before the last frame, whoever stops the frames."""
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 1
+    dog = watchdog(arrays)
+    for second in range(30):
+        arrays["train_steps"][0] += second < 5
+        arrays["env_frames"][0, 0] += second < 9
+        if stall := dog.look(float(second)):
+            break
+    assert second == 19 and stall.culprits == ACTOR
+
+
+def test_a_learner_that_still_fills_its_batch_is_left_alone(arrays):
+    arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 100
+    dog = watchdog(arrays)
+    for second in range(50):
+        arrays["env_frames"][0, 0] += 1
+        arrays["taking_sequence"][0, 0, 0, 0] += second % 5 == 0
+        assert dog.look(float(second)) is None
+
+
+def test_the_first_frame_may_take_as_long_as_resets_may(arrays):
+    second, stall = first_stall(StallDetector(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True), arrays)
+    assert second == 31 and stall.what == "no environment frame for 30 s"
+
+
+def test_before_the_first_frame_an_actor_that_still_builds_its_environments_is_the_supervisor_s_business(arrays):
+    """Each environment may take as long as a reset may; how many there are is nobody's limit."""
+    dog = StallDetector(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=True)
+    arrays["phase"][1] = Phase.RESET
+    assert first_stall(dog, arrays, until=200) is None
+    arrays["quarantined"][1] = 1  # and killed where it was: nobody builds there any more
+    stalls = [(second, dog.look(float(second))) for second in range(200, 240)]
+    assert [second for second, stall in stalls if stall] == [230]
+
+
+def test_blocks_of_actors_that_were_given_up_are_not_waited_for(arrays):
+    arrays["ready_sequence"][0] = arrays["filling_sequence"][0] = 1
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits == ACTOR
+    arrays["quarantined"][1] = 1
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits == LEARNER
+
+
+def test_open_requests_are_the_policy_workers_fault(arrays):
+    arrays["asked"][:] = 7
+    arrays["answered"][:] = 7
+    arrays["answered"][0, 1, 2] = arrays["answered"][0, 0, 0] = 6
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits == POLICY_WORKER
+    assert stall.stage == "2 of 6 splits wait for actions of a policy worker"
+
+
+def test_without_first_weights_it_is_the_learner_s(arrays):
+    arrays["asked"][:] = 1
+    arrays["policy_begun"][:] = 0
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits == LEARNER and "first weights" in stall.stage
+
+
+def test_blocks_that_nobody_takes_are_the_learner_s_fault(arrays):
+    arrays["ready_sequence"][:] = arrays["filling_sequence"][:] = 1
+    _, stall = first_stall(watchdog(arrays), arrays, versions=True)
+    assert stall.culprits == LEARNER and "blocks" in stall.stage
+
+
+def test_when_nobody_waits_for_anything_it_is_the_environments(arrays):
+    _, stall = first_stall(watchdog(arrays), arrays)
+    assert stall.culprits == ACTOR
+    assert stall.stage == "environments do not return from a step or a reset"
+
+
+def test_stalls_are_told_once_per_time_allowed_and_numbered_until_something_moves(arrays):
+    dog, told = watchdog(arrays, learns=False), {}
+    for second in range(60):
+        if second == 40:
+            arrays["env_frames"][1, 0] += 1
+        if stall := dog.look(float(second)):
+            told[second] = stall.in_a_row
+    assert told == {11: 1, 22: 2, 33: 3, 51: 1}
