@@ -169,6 +169,7 @@ def test_modules_of_the_user_are_found_and_prints_go_nowhere(launcher, capfd):
 
 
 def test_helpers_are_known_and_alive(launcher):
+    launcher.forget_torch()  # other tests may have needed it
     assert launcher.dead() == ""
     assert launcher.process_group in launcher.pids and len(launcher.pids) == 3
     assert all(is_alive(pid) for pid in launcher.pids)
