@@ -161,7 +161,10 @@ class HyperparametersRefused(NamedTuple):
 
 
 class SetHyperparameters(NamedTuple):
-    """driver -> learner: use other values of these options from the next iteration on."""
+    """driver -> learner: use other values of these options from the next iteration on.
+
+    Lost with a learner that is lost: to be repeated until it is answered.
+    """
 
     policy: int
     values: dict[str, float]

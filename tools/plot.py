@@ -95,10 +95,10 @@ def main(argv: Sequence[str]) -> int:
         figure = draw(read_curves(folder), folder.resolve().name)
         figure.savefig(picture, dpi=120)
     except (PlotError, OSError) as error:
-        print(f"plot_run: {error}", file=sys.stderr)
+        print(f"plot: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except ValueError as error:  # matplotlib's, which lists the formats it can write
-        print(f"plot_run: {picture}: {error}", file=sys.stderr)
+        print(f"plot: {picture}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     print(picture)
     return EXIT_OK

@@ -223,6 +223,8 @@ class LearningConfig:
         for name, value in values.items():
             if name not in rules:
                 raise ConfigError(f"{name} cannot change while training goes on; these can: {', '.join(sorted(rules))}")
+            if not math.isfinite(value):
+                raise ConfigError(f"a change of hyperparameters sets {name}={value}; it has to be a finite number")
             check_value(name, value, rules[name], "a change of hyperparameters")
         changed: LearningConfig = dataclasses.replace(self, **dict[str, Any](values))
         changed.check_combinations()

@@ -16,6 +16,7 @@ when there are several epochs. Order of events within an iteration:
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ from appo.algorithms.learning.objective import AuxiliaryTerm, Objective, collect
 from appo.algorithms.learning.protocols import Model
 from appo.algorithms.learning.schedules import LearningRate
 from appo.algorithms.specs import ActionSpec
+from appo.utils.options import ConfigError
 
 
 class IterationResult(NamedTuple):
@@ -115,8 +117,9 @@ class Learner:
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
         self._num_updates = 0
-        self.changed_options: dict[str, float] = {}
-        """Options whose values differ from those that training began with, see `change`."""
+        self._changed_options: dict[
+            str, tuple[float, float]
+        ] = {}  # name -> value in force, and the one that it replaced
         self.bad_steps_in_a_row = 0
         """Steps skipped since the last one taken because the loss or its gradient was not finite."""
 
@@ -140,15 +143,24 @@ class Learner:
         self._schedule.set_config(config)
         self._apply_config()
 
+    @property
+    def changed_options(self) -> dict[str, float]:
+        """Options whose values differ from those that the learner began with, see `change`."""
+        return {name: value for name, (value, _) in self._changed_options.items()}
+
     def change(self, values: Mapping[str, float]) -> None:
         """Follow other values of some options from the next iteration on. They are part of `state_dict`.
 
         Raises:
             ConfigError: they cannot be in force, see `LearningConfig.changed`.
         """
-        if values:
-            self.set_config(self.config.changed(values))
-            self.changed_options |= values
+        if not values:
+            return
+        changed = self.config.changed(values)
+        for name, value in values.items():
+            base = self._changed_options.get(name, (0.0, getattr(self.config, name)))[1]
+            self._changed_options[name] = (value, base)
+        self.set_config(changed)
 
     def train(
         self, batch: Batch, policy_version: int, progress: float, *, with_metrics: bool = True
@@ -195,15 +207,19 @@ class Learner:
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
             "num_updates": self._num_updates,
-            "changed_options": dict(self.changed_options),
+            "changed_options": dict(self._changed_options),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state, with the options that had been changed when it was saved.
 
-        Others that differ from those that it was saved under are in force as they are now.
+        A change stays in force as long as what it replaced is still what the learner began with: a new value of such an
+        option, typed on resuming, wins. So do options that cannot change any more.
         """
-        self.change(state.get("changed_options", {}))  # which older checkpoints do not have
+        for name, (value, base) in state.get("changed_options", {}).items():  # which older checkpoints do not have
+            if base == self._changed_options.get(name, (0.0, getattr(self.config, name, None)))[1]:
+                with contextlib.suppress(ConfigError):
+                    self.change({name: value})
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
         self._generator.set_state(state["generator"].cpu())

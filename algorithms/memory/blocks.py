@@ -1,13 +1,18 @@
 """The life of a block: FREE -> FILLING -> READY -> TRAINING -> FREE.
 
 A block belongs to one split of one actor for ever. A split fills its blocks in turn: rollout n (n = 1, 2, ...) goes
-into block (n - 1) % K. A block's state follows from four sequence numbers, each with a single writer, so that no
+into block (n - 1) % K. A block's state follows from five sequence numbers, each with a single writer, so that no
 transition needs a lock and a death between any two instructions leaves a state that can be read:
 
-    FILLING    filling > ready                 begun and not complete; the actor's
-    READY      ready > taken[p] for a p        complete; learner p has not taken its columns
-    TRAINING   taking[p] > taken[p] for a p    learner p copies its columns now
-    FREE       otherwise                       every learner is done with it
+    FILLING    filling > ready                               begun and not complete; the actor's
+    READY      ready > taken[p] and unplayed[p] for a p      complete; learner p has not taken its columns
+    TRAINING   taking[p] > taken[p] for a p                  learner p copies its columns now
+    FREE       otherwise                                     every learner is done with it
+
+A policy that plays no row of rollout n has `unplayed` n: its learner is not waited for. The actor writes `unplayed`
+before `ready`, and a reader reads them the other way round. For a policy that plays, `unplayed` stays below the rollout
+and is never lowered below an older one, so that no rollout that it did not play seems to be its own while the next is
+filled.
 
 There is no list of free blocks, so none can be lost.
 """
@@ -38,8 +43,9 @@ class BlockState(enum.IntEnum):
 def block_states(arrays: SharedArrays) -> NDArray[np.int8]:
     """[A, S, K] of `BlockState`, derived from the headers."""
     ready, taken = arrays["ready_sequence"], arrays["taken_sequence"]
+    settled = np.maximum(taken, arrays["unplayed_sequence"])
     states = np.full(ready.shape, BlockState.FREE, np.int8)
-    states[(ready > taken).any(axis=0)] = BlockState.READY
+    states[(ready > settled).any(axis=0)] = BlockState.READY
     states[(arrays["taking_sequence"] > taken).any(axis=0)] = BlockState.TRAINING
     states[arrays["filling_sequence"] > ready] = BlockState.FILLING
     return states
@@ -90,6 +96,7 @@ class SplitBlocks:
         self._filling = arrays["filling_sequence"][actor, split]  # [K]
         self._ready = arrays["ready_sequence"][actor, split]
         self._taken = arrays["taken_sequence"][:, actor, split]  # [P, K]
+        self._unplayed = arrays["unplayed_sequence"][:, actor, split]  # [P, K]
         self._filling[:] = self._ready
         self.sequence = int(self._ready.max())  # of the last rollout begun
         self.num_blocks = len(self._ready)
@@ -109,13 +116,21 @@ class SplitBlocks:
     def begin_next(self) -> bool:
         """Take the next block if it is free."""
         following = self.sequence % self.num_blocks
-        if (self._taken[:, following] < self._ready[following]).any():
+        settled = np.maximum(self._taken[:, following], self._unplayed[:, following])
+        if (settled < self._ready[following]).any():
             return False
         assert self._filling[following] == self._ready[following], "block begun twice"
         self.sequence += 1
         self._filling[following] = self.sequence
         failpoint("actor-block-begin")
         return True
+
+    def play(self, policies: NDArray[np.int32]) -> None:
+        """Say which policies have a row in the rollout so far; the learners of the others are not waited for."""
+        unplayed, sequence = self._unplayed[:, self.block], self.sequence
+        is_played = np.zeros(len(unplayed), np.bool_)
+        is_played[policies] = True
+        unplayed[:] = np.where(is_played, np.minimum(unplayed, sequence - 1), sequence)
 
     def complete(self) -> None:
         """Hand the filled block over. The actor writes nothing into it until it is free again."""
@@ -183,6 +198,7 @@ class LearnerBlocks:
     def __init__(self, arrays: SharedArrays, policy: int) -> None:
         """What a dead predecessor was taking is taken anew."""
         self._ready = arrays["ready_sequence"]  # [A, S, K]
+        self._unplayed = arrays["unplayed_sequence"][policy]
         self._taking = arrays["taking_sequence"][policy]
         self._taken = arrays["taken_sequence"][policy]
         self._taking[:] = self._taken
@@ -190,14 +206,15 @@ class LearnerBlocks:
     def ready(self) -> list[BlockAddress]:
         """Complete blocks that this learner has not begun to take, the oldest rollouts first."""
         sequences = self._ready.copy()
-        found = np.argwhere(sequences > self._taking)
+        found = np.argwhere((sequences > self._taking) & (sequences > self._unplayed))
         addresses = [BlockAddress(a, s, k, int(sequences[a, s, k])) for a, s, k in found.tolist()]
         return sorted(addresses, key=lambda address: address.sequence)
 
     @property
     def num_ready(self) -> int:
         """How many `ready` would give."""
-        return int(np.count_nonzero(self._ready > self._taking))
+        sequences = self._ready.copy()
+        return int(np.count_nonzero((sequences > self._taking) & (sequences > self._unplayed)))
 
     def take(self, address: BlockAddress) -> None:
         """READY -> TRAINING, for this policy."""

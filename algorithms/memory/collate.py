@@ -109,10 +109,11 @@ class BatchAssembler:
         """
         if not self._held:
             return False
-        # Actors that were given up fill nothing any more.
-        quarantined = self._shared["quarantined"][: self._shared.sizes.actors]
-        served = block_states(self._shared)[quarantined == 0]
-        return bool((served >= BlockState.READY).all())
+        # Quarantined actors fill nothing any more.
+        is_served = (self._shared["quarantined"][: self._shared.sizes.actors] == 0)[:, None, None]
+        begun, unplayed = self._shared["filling_sequence"], self._shared["unplayed_sequence"][self._policy]
+        may_help = is_served & ((begun > unplayed) | (begun == 0))  # what others play is of no use here
+        return bool((block_states(self._shared) >= BlockState.READY)[may_help].all())
 
     def _own_columns(self, address: BlockAddress) -> NDArray[np.int64]:
         if self._one_policy:

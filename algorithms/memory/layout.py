@@ -126,6 +126,9 @@ def header_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("ready_sequence", block, "i8", "actor", "all others", "rollout that the block holds completely"),
         ArraySpec("taking_sequence", of_policy, "i8", "learner", "driver", "rollout whose columns are being taken"),
         ArraySpec("taken_sequence", of_policy, "i8", "learner", "all others", "rollout that is no longer needed"),
+        ArraySpec(
+            "unplayed_sequence", of_policy, "i8", "actor", "all others", "rollout in which the policy has no row"
+        ),
     ]
 
 
@@ -136,6 +139,9 @@ def request_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("request_block", split, "i4", "actor", "policy", "block of the slab that waits"),
         ArraySpec("request_step", split, "i4", "actor", "policy", "row of the slab that waits"),
         ArraySpec("asked", split, "i8", "actor", "policy", "number of requests made; announces the two above"),
+        ArraySpec(
+            "unasked", (sizes.policies, *split), "i8", "actor", "policy", "newest request that is not for the policy"
+        ),
         ArraySpec("answered", (sizes.policies, *split), "i8", "policy", "actor", "number of requests answered"),
     ]
 

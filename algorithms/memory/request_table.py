@@ -37,23 +37,30 @@ class SplitRequests:
         self._cell = (actor, split)
         self._block, self._step = arrays["request_block"], arrays["request_step"]
         self._asked = arrays["asked"]
+        self._unasked = arrays["unasked"][:, actor, split]  # [P]
         self._answered = arrays["answered"][:, actor, split]  # [P]
         self._number = int(max(self._asked[self._cell], self._answered.max()))
+        self._waits_for_all = True
         self._one_policy = len(self._answered) == 1
 
-    def ask(self, block: int, step: int) -> None:
-        """Announce that the slab of row `step` in `block` is complete."""
+    def ask(self, block: int, step: int, policies: NDArray[np.int32] | None = None) -> None:
+        """Announce that the slab of row `step` in `block` is complete; to some policies, or to all."""
         self._block[self._cell] = block
         self._step[self._cell] = step
         self._number += 1
+        self._waits_for_all = policies is None
+        if policies is not None:
+            self._unasked[:] = self._number
+            self._unasked[policies] = self._number - 1
         failpoint("actor-ask")
         self._asked[self._cell] = self._number
 
     def is_answered(self) -> bool:
-        """Every policy has answered the newest request."""
+        """Every policy that was asked has answered the newest request."""
         if self._one_policy:
             return bool(self._answered[0] >= self._number)
-        return bool(self._answered.min() >= self._number)
+        settled = self._answered if self._waits_for_all else np.maximum(self._answered, self._unasked)
+        return bool(settled.min() >= self._number)
 
 
 class PolicyRequests:
@@ -64,31 +71,40 @@ class PolicyRequests:
         mine = slice(first_actor, None, stride)
         self._first, self._stride = first_actor, stride
         self._asked = arrays["asked"][mine]
+        self._unasked = arrays["unasked"][policy][mine]
         self._answered = arrays["answered"][policy][mine]
+        self._one_policy = arrays.sizes.policies == 1
         self._block = arrays["request_block"][mine]
         self._step = arrays["request_step"][mine]
         self._ready, self._taken = arrays["ready_sequence"][mine], arrays["taken_sequence"][:, mine]
+        self._unplayed = arrays["unplayed_sequence"][:, mine]
 
     @property
     def num_splits(self) -> int:
-        """Splits that can have a request open at one time."""
-        return int(self._asked.size)
+        """Splits that can have a request open at one time: those whose newest request was for this policy."""
+        return int(self._asked.size) if self._one_policy else int(np.count_nonzero(self._asked > self._unasked))
 
     def count(self) -> int:
         """Requests open now."""
-        return int(np.count_nonzero(self._asked > self._answered))
+        return int(np.count_nonzero(self._is_open(self._asked)))
 
     def count_without_block(self) -> int:
         """Splits that have filled all of their blocks: they ask again when a learner has taken one."""
-        return int(np.count_nonzero((self._ready > self._taken).any(0).all(-1)))
+        is_full = (self._ready > np.maximum(self._taken, self._unplayed)).any(0).all(-1)
+        return int(np.count_nonzero(is_full if self._one_policy else is_full & (self._asked > self._unasked)))
 
     def open(self) -> Slabs:
         """Every open request."""
         asked = self._asked.copy()
-        rows, splits = np.nonzero(asked > self._answered)
+        rows, splits = np.nonzero(self._is_open(asked))
         block = self._block[rows, splits].astype(np.int64)
         step = self._step[rows, splits].astype(np.int64)
         return Slabs(rows * self._stride + self._first, splits, block, step, asked[rows, splits])
+
+    def _is_open(self, asked: NDArray[np.int64]) -> NDArray[np.bool_]:
+        # `asked` is read first: whoever sees a request sees whether it is for this policy.
+        is_open: NDArray[np.bool_] = asked > self._answered
+        return is_open if self._one_policy else is_open & (asked > self._unasked)
 
     def answer(self, slabs: Slabs) -> None:
         """The answers lie in the blocks: say so."""

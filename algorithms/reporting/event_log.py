@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from appo.algorithms.messages import (
+    HyperparametersChanged,
+    HyperparametersRefused,
     PolicyRecovered,
     Report,
     TrainingRolledBack,
@@ -32,6 +34,8 @@ _EVENTS: dict[type, str] = {
     WorkerQuarantined: "quarantined",
     PolicyRecovered: "recovered",
     TrainingRolledBack: "rolled_back",
+    HyperparametersChanged: "hyperparameters_changed",
+    HyperparametersRefused: "hyperparameters_refused",
 }
 
 
@@ -72,9 +76,14 @@ def _log(report: Report) -> None:
     elif isinstance(report, WorkerWorks):
         log.info("%s works again, %.1f s after it was lost", report.worker, report.seconds)
     elif isinstance(report, WorkerQuarantined):
-        log.error("%s is given up: lost %s; the run goes on without it", report.worker, report.reason)
+        log.error("%s is quarantined: lost %s; the run goes on without it", report.worker, report.reason)
     elif isinstance(report, PolicyRecovered):
         went_on = "policy %d goes on at train step %d, with the optimizer's moments of step %d"
         log.info(went_on, report.policy, report.train_step, report.moments_of)
+    elif isinstance(report, HyperparametersChanged):
+        told = ", ".join(f"{name}={value:g}" for name, value in report.values.items())
+        log.info("policy %d goes on with %s", report.policy, told)
+    elif isinstance(report, HyperparametersRefused):
+        log.error("policy %d keeps its options: %s", report.policy, report.reason)
     elif isinstance(report, TrainingRolledBack):
         log.warning("policy %d returned to its last good weights: %s", report.policy, report.reason)

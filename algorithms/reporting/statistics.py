@@ -72,19 +72,16 @@ class Statistics:
 
     def snapshot(self) -> RunSnapshot:
         """The run as it stands; with points where they are due."""
-        now = time.monotonic()
-        frames = self.total_env_frames
-        if now >= self._next_rates:
+        now, is_training = time.monotonic(), all(self.restored)
+        if is_training and now >= self._next_rates:
             # Until the first frame as often as asked: it is told at once.
-            self._next_rates = now + RATES_EVERY_S if frames else now
+            self._next_rates = now + RATES_EVERY_S if self.total_env_frames else now
             self._look_at_counters(now)
-        is_training = all(self.restored)
         points = self._points() if is_training and self._is_point_due(now) else ()
         return self._snapshot("training" if is_training else "starting", points)
 
     def last_snapshot(self) -> RunSnapshot:
-        """The run after its end, with the last point of every curve."""
-        self._look_at_counters(time.monotonic())
+        """The run after its end, with the last point of every curve; speeds are those before the end."""
         return self._snapshot("ended", self._points())
 
     def expect_true_rewards(self) -> None:

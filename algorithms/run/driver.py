@@ -78,7 +78,7 @@ class Driver:
         self.statistics.count_blocks = pool.count_blocks
         self._event_log = EventLog(experiment.events_file)
         context = ControllerContext(
-            config, arrays, self.statistics, self._event_log, experiment.log_dir, pool_state=pool.state
+            config, arrays, shared.roster, self.statistics, self._event_log, experiment.log_dir, pool.state
         )
         self.checkpoints = CheckpointScheduler(context)
         self._controllers: Sequence[Controller] = (self.checkpoints, *(make(context) for make in CONTROLLERS))
@@ -93,7 +93,7 @@ class Driver:
         self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
         self._frames_before = 0
         self._saves_done = 0
-        self._next_memory = 0.0
+        self._next_look = self._next_memory = 0.0
         self._began = time.monotonic()
 
     def run(self) -> str:
@@ -105,19 +105,26 @@ class Driver:
         while not self.finished():
             for report in self._pool.poll(POLL_S):
                 self._take(report)
-            self._experiment.tend()
-            snapshot = self.statistics.snapshot()
-            if snapshot.state == "training":
-                self._prepare(snapshot)
-            for controller in self._controllers:
-                self._pool.send_all(controller.due(snapshot))
-            if snapshot.state == "training":
-                for sink in self._sinks:
-                    sink.write(snapshot)
+            self._publish_progress()
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + POLL_S
+                self._look()
         if self._stop.received is not None:
             return stopped_by(self._stop)
         self._accept()  # however small the budget was
         return self.statistics.budget.reason(self.statistics.total_env_frames)
+
+    def _look(self) -> None:
+        """Ask every controller and let every sink write; ten times a second, however often reports come."""
+        self._experiment.tend()
+        snapshot = self.statistics.snapshot()
+        if snapshot.state == "training":
+            self._prepare()
+        for controller in self._controllers:
+            self._pool.send_all(controller.due(snapshot))
+        if snapshot.state == "training":
+            for sink in self._sinks:
+                sink.write(snapshot)
 
     def finished(self) -> bool:
         """The budget is spent, or the run was told to end."""
@@ -164,6 +171,7 @@ class Driver:
         self._take_last(self._pool.stop(stop_s))
         snapshot = self.statistics.last_snapshot()
         if self._all_restored():
+            self._experiment.restore_missing()
             self._write_last(snapshot)
             best = [best if best > float("-inf") else None for best in self.checkpoints.best]
             write_summary(self._files.summary, reason, best, snapshot)
@@ -226,10 +234,14 @@ class Driver:
             self._experiment.accept()
             self._is_accepted = self.checkpoints.may_save = True
 
-    def _prepare(self, snapshot: RunSnapshot) -> None:
-        """Tell the workers how far training has come; note what controllers and sinks need to know."""
-        self._arrays["run_env_frames"][0] = snapshot.env_frames
-        self._arrays["progress"][:] = min(1.0, snapshot.budget_spent)
+    def _publish_progress(self) -> None:
+        """Tell the workers how far training has come."""
+        if self._all_restored():
+            self._arrays["run_env_frames"][0] = self.statistics.total_env_frames
+            self._arrays["progress"][:] = min(1.0, self.statistics.budget_spent)
+
+    def _prepare(self) -> None:
+        """See to what controllers and sinks need to know."""
         if time.monotonic() >= self._next_memory:
             self._next_memory = time.monotonic() + MEASURE_MEMORY_EVERY_S
             self._pool.measure_memory()

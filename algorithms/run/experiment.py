@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import importlib.metadata
 import logging
 import os
 import shlex
@@ -249,11 +250,13 @@ def _empty(folder: Path) -> None:
 
 
 def _git_state() -> str:
-    """The commit that runs and how the source differs from it; why not, where there is no repository."""
+    """The commit that runs and how the source differs from it; the version, where it was installed."""
     try:
+        if Path(_git("rev-parse", "--show-toplevel").strip()).resolve() != _SOURCE_FOLDER:
+            return f"installed package appo {importlib.metadata.version('appo')}\n"  # in somebody else's repository
         commit = _git("rev-parse", "HEAD")
         return f"commit {commit}\n{_git('diff', 'HEAD')}"
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, subprocess.SubprocessError, importlib.metadata.PackageNotFoundError) as error:
         return f"no git repository: {error}\n"
 
 

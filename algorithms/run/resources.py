@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,8 +111,8 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> float:
     blocks_mb = layout.total_bytes(sizes) / 1e6
     column_mb = sum(spec.nbytes for spec in layout.batch_arrays(sizes)) / 1e6 / (sizes.trajectories * sizes.blocks)
     staging_mb = 2 * config.learning.trajectories_per_iteration * column_mb * sizes.policies
-    torch_workers = sizes.processes - sizes.actors
-    processes_mb = sizes.actors * _MB_PER_ACTOR + torch_workers * _MB_PER_TORCH_WORKER
+    with_torch = [KINDS[worker.kind].uses_torch for worker in Roster.of(config.sampling, config.workers).ids]
+    processes_mb = sum(_MB_PER_TORCH_WORKER if uses_torch else _MB_PER_ACTOR for uses_torch in with_torch)
     needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, available_memory() / 1e6
     if needed_mb > available_mb:
         raise ConfigError(
@@ -175,18 +175,8 @@ def plan_of(
     device: str,
     checkpoint_dirs: Sequence[Path],
     seeds: Seeds,
-    typed: Iterable[str] = (),
 ) -> RunPlan:
-    """What the jobs of a run are made of.
-
-    Args:
-        config: accepted, and fitted to the environment.
-        spec: of the environment.
-        device: where policies compute.
-        checkpoint_dirs: one per policy.
-        seeds: of this start.
-        typed: options that its command line sets.
-    """
+    """What the jobs of a run are made of; `checkpoint_dirs`: one per policy."""
     run = config.run
     return RunPlan(
         spec=spec,
@@ -206,16 +196,15 @@ def plan_of(
         sampler_only=run.sampler_only,
         hold_blocks=holds_blocks(config),
         just_in_time=is_just_in_time(config),
-        typed=frozenset(typed),
     )
 
 
 def worker_specs(plan: RunPlan) -> list[WorkerSpec]:
-    """Every worker of the run, learners first: they take longest to start and everyone waits for their weights."""
+    """Every worker of the run, in the order in which they are started."""
     roster = Roster.of(plan.sampling, plan.workers)
     placed = placements(plan, roster)
     return [
         WorkerSpec(worker, worker.name, roster.place(worker), kind.worker_class, kind.job(plan, worker), placed[worker])
-        for name, kind in reversed(KINDS.items())
+        for name, kind in sorted(KINDS.items(), key=lambda entry: entry[1].starts)
         for worker in roster.of_kind(name)
     ]

@@ -27,7 +27,6 @@ from appo.algorithms.workers.worker_handle import Limits
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.envs.preflight import Checked, check_environment
 from appo.envs.registry import probe, resolve
-from appo.utils.cli import COMMAND_LINE
 from appo.utils.logs import log_to_terminal_and_file
 from appo.utils.options import ConfigError
 from appo.utils.processes import require_file_size, set_title
@@ -108,24 +107,23 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         for warning in checked.warnings:
             log.warning("%s", warning)
         print_origins(resolved)
-        return _drive(resolved, spec, sizes, experiment, launcher, stop)
+        return _drive(config, spec, sizes, experiment, launcher, stop)
     finally:
         experiment.close()
 
 
 def _drive(
-    resolved: ResolvedConfig,
+    config: TrainConfig,
     spec: EnvSpec,
     sizes: Sizes,
     experiment: Experiment,
     launcher: ProcessLauncher,
     stop: StopSignals,
 ) -> int:
-    config, device = resolved.config, torch_device(resolved.config.run.device)
+    device = torch_device(config.run.device)
     shared = resources.allocate(config, sizes)
     folders = [experiment.checkpoint_dir(policy) for policy in range(config.sampling.num_policies)]
-    typed = [name for name, layer in resolved.origins.items() if layer == COMMAND_LINE]
-    plan = resources.plan_of(config, spec, device, folders, Seeds(config.run.seed, experiment.starts), typed)
+    plan = resources.plan_of(config, spec, device, folders, Seeds(config.run.seed, experiment.starts))
     pool: WorkerPool
     if config.workers.serial_mode:
         from appo.algorithms.run.serial import SerialWorkerPool

@@ -53,7 +53,7 @@ class SamplingConfig:
     max_env_rebuilds: int = option(
         10,
         "An environment that raises is built anew in its place, and its step is lost. How often in a row, without one "
-        "sound step in between, before its actor is given up and replaced. 0: never",
+        "sound step in between, before its actor is replaced. 0: never",
         minimum=0,
     )
     on_bad_env_data: str = option(

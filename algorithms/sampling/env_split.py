@@ -54,6 +54,12 @@ class EnvSplit:
         self._block = 0
         self._row = 0
         self.completed = 0  # rollouts handed over
+        self.players = np.zeros(1, np.int32)
+        """Policies that play a row now."""
+        self.completed_by = self.players
+        """Policies that played a row of the newest rollout that was handed over."""
+        self._in_rollout = self.players
+        self._several = assignment.num_policies > 1
         self.waits_for_block = True
         self.has_started = False
         self._decorrelation: Decorrelation | None = None
@@ -90,6 +96,10 @@ class EnvSplit:
             self._elapsed_steps[self._block, 0, :, 0] = elapsed
         self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
+        if self._several:
+            self._find_players(self._blocks.policy_id[self._block, 0])
+            self._blocks.play(self._in_rollout)
+        # To all policies: one that was asked by a dead predecessor is heard before its rows are written again.
         self._requests.ask(self._block, 0)
         return True
 
@@ -111,7 +121,8 @@ class EnvSplit:
         if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
             self._lose_step(step)
         self._count(policies[row])
-        self.assignment.carry(policies[row], policies[row + 1], step.is_first)
+        if self.assignment.carry(policies[row], policies[row + 1], step.is_first):
+            self._change_players(policies[row + 1], is_in_rollout=row + 1 < self._blocks.rollout)
         if self._elapsed_steps is not None:
             np.add(self._elapsed_steps[block, row], 1.0, out=self._elapsed_steps[block, row + 1])
             self._elapsed_steps[block, row + 1, step.is_first == 1] = 0.0
@@ -124,10 +135,11 @@ class EnvSplit:
         if self._row == self._blocks.rollout:
             self._blocks.complete()
             self.completed += 1
+            self.completed_by = self._in_rollout
             self.waits_for_block = True
             self.try_next_block()
         else:
-            self._requests.ask(block, self._row)
+            self._ask()
         return finished
 
     def try_next_block(self) -> bool:
@@ -140,8 +152,28 @@ class EnvSplit:
         self._blocks.carry_over(previous)
         self._row = 0
         self.waits_for_block = False
-        self._requests.ask(self._block, 0)
+        self.assignment.begin_rollout(self.completed)
+        if self._several:
+            self._in_rollout = self.players
+            self._blocks.play(self._in_rollout)
+        self._ask()
         return True
+
+    def _ask(self) -> None:
+        self._requests.ask(self._block, self._row, self.players if self._several else None)
+
+    def _find_players(self, policies: NDArray[np.int32]) -> None:
+        self.players = np.unique(policies)
+        self._in_rollout = self.players
+
+    def _change_players(self, policies: NDArray[np.int32], *, is_in_rollout: bool) -> None:
+        """Episodes have begun. The observation after a rollout belongs to the next one, too."""
+        self.players = np.unique(policies)
+        if is_in_rollout:
+            together = np.union1d(self._in_rollout, self.players)
+            if len(together) > len(self._in_rollout):
+                self._in_rollout = together
+                self._blocks.play(together)
 
     def close(self) -> None:
         """Close every environment."""

@@ -1,23 +1,89 @@
-"""Which policy plays an agent row: drawn anew when an episode begins, kept until it ends."""
+"""Which policy plays an agent row: chosen when an episode begins, kept until it ends."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+# Rollouts after which splits change hands, where there is no whole number of splits for each policy.
+ROLLOUTS_PER_TURN = 16
 
-class PolicyAssignment:
-    """Draws a policy for every new episode, uniformly."""
+
+class PolicyAssignment(Protocol):
+    """Chooses policies for the agent rows of one split."""
+
+    num_policies: int
+
+    def begin_rollout(self, number: int) -> None:
+        """Rollout `number` of this split begins, counted from 0."""
+
+    def draw(self, out: NDArray[np.int32]) -> None:
+        """A policy for every row of `out` [E]."""
+
+    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> bool:
+        """The next row [E]: the same policies, but chosen anew where an episode begins; whether one began."""
+
+    random_state: Any
+    """Where the choices stand, as plain values."""
+
+
+class SplitAssignment:
+    """A whole split plays one policy, so a learner that stalls stops only the splits of its own policy.
+
+    Splits are dealt to the policies in turn. Where they cannot be dealt evenly, each goes on to the next policy
+    every few rollouts; episodes that have begun are played to their end by the policy that began them.
+    """
+
+    def __init__(self, num_policies: int, split: int, num_splits: int) -> None:
+        """`split`: its number among all `num_splits` of the run."""
+        self.num_policies = num_policies
+        self._split = split
+        self._takes_turns = num_splits % num_policies != 0
+        self.begin_rollout(0)
+
+    def begin_rollout(self, number: int) -> None:
+        """See `PolicyAssignment`."""
+        turns = number // ROLLOUTS_PER_TURN if self._takes_turns else 0
+        self._policy = (self._split + turns) % self.num_policies
+
+    def draw(self, out: NDArray[np.int32]) -> None:
+        """See `PolicyAssignment`."""
+        out[:] = self._policy
+
+    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> bool:
+        """See `PolicyAssignment`."""
+        if self.num_policies == 1:
+            return False  # rows are zero from the start
+        after[:] = before
+        starts = np.flatnonzero(is_first)
+        after[starts] = self._policy
+        return len(starts) > 0
+
+    @property
+    def random_state(self) -> Any:
+        """Nothing is drawn."""
+        return {}
+
+    @random_state.setter
+    def random_state(self, state: Any) -> None:
+        del state
+
+
+class EpisodeAssignment:
+    """Draws a policy for every new episode of an agent, uniformly: several policies meet in one environment."""
 
     def __init__(self, num_policies: int, seed: np.random.SeedSequence) -> None:
         """One generator per split, so that splits do not influence each other."""
         self.num_policies = num_policies
         self._rng = np.random.default_rng(seed)
 
+    def begin_rollout(self, number: int) -> None:
+        """Draws follow episodes, not rollouts."""
+
     def draw(self, out: NDArray[np.int32]) -> None:
-        """A policy for every row of `out` [E]."""
+        """See `PolicyAssignment`."""
         if self.num_policies > 1:
             out[:] = self._rng.integers(self.num_policies, size=len(out))
         else:
@@ -32,11 +98,12 @@ class PolicyAssignment:
     def random_state(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state
 
-    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> None:
-        """The next row [E]: the same policies, but a new draw where an episode begins."""
+    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> bool:
+        """See `PolicyAssignment`."""
         if self.num_policies == 1:
-            return  # rows are zero from the start
+            return False  # rows are zero from the start
         after[:] = before
         starts = np.flatnonzero(is_first)
         if len(starts):
             after[starts] = self._rng.integers(self.num_policies, size=len(starts))
+        return len(starts) > 0

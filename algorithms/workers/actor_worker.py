@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import SplitBlocks
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
@@ -15,8 +16,9 @@ from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import EpisodeAssignment, PolicyAssignment, SplitAssignment
 from appo.algorithms.workers.core_sharing import CoreSharing
+from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
@@ -62,7 +64,7 @@ class ActorWorker(Worker):
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
         self._core_sharing = CoreSharing(self.arrays, self.start.placement)
-        self._ring(self.bells.policy_workers)
+        self._ring_all(self.bells.policy_workers)
 
     def step(self) -> None:
         """Advance every split whose actions are there; sleep when there is none."""
@@ -100,17 +102,17 @@ class ActorWorker(Worker):
         self.counters.count(EventCounter.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
-            self._ring(self.bells.policy_workers)
+            self._ring(self.bells.policy_workers, split.players)
         if split.completed > completed:
             self.counters.count(EventCounter.ACTOR_ROLLOUTS)
-            self._ring(self.bells.learners)
+            self._ring(self.bells.learners, split.completed_by)
 
     def _continue(self, split: EnvSplit) -> bool:
         with contextlib.nullcontext() if split.has_started else self.counters.during(Phase.RESET):
             goes_on = split.try_next_block()
         if not goes_on:
             return False
-        self._ring(self.bells.policy_workers)
+        self._ring_all(self.bells.policy_workers)  # a split that has started just now asks all of them
         return True
 
     def _wait(self) -> None:
@@ -134,7 +136,13 @@ class ActorWorker(Worker):
             tell_progress(split.env, int(self.arrays["run_env_frames"][0]))
 
     @staticmethod
-    def _ring(bells: list[Any]) -> None:
+    def _ring(bells: list[Doorbell], policies: NDArray[np.int32]) -> None:
+        """Those of some policies; one bell per policy."""
+        for policy in policies:
+            bells[policy].ring()
+
+    @staticmethod
+    def _ring_all(bells: list[Doorbell]) -> None:
         for bell in bells:
             bell.ring()
 
@@ -194,11 +202,18 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         attempt = generation * ATTEMPTS_PER_LIFE
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
     env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
-    seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,
         SplitBlocks(arrays, job.index, split),
         SplitRequests(arrays, job.index, split),
-        PolicyAssignment(arrays.sizes.policies, seed),
+        _assignment(job, arrays.sizes.policies, split, generation),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
     )
+
+
+def _assignment(job: ActorJob, policies: int, split: int, generation: int) -> PolicyAssignment:
+    if job.spec.agents_per_env == 1:
+        splits = job.sampling.worker_num_splits
+        return SplitAssignment(policies, job.index * splits + split, job.num_actors * splits)
+    seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
+    return EpisodeAssignment(policies, seed)

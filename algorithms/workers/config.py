@@ -44,7 +44,7 @@ class WorkersConfig:
     max_failures_in_a_row: int = option(
         3,
         "How often a worker may be lost in a row, without having done any work in between, and still be replaced. "
-        "Beyond that an actor is given up, and the run goes on without it; a policy worker or learner ends the run. "
+        "Beyond that an actor is quarantined, and the run goes on without it; a policy worker or learner ends the run. "
         "Workers that had worked are replaced however often. 0: the first loss ends the run",
         minimum=0,
     )
@@ -60,7 +60,7 @@ class WorkersConfig:
         minimum=0.0,
     )
     max_quarantined_share: float = option(
-        0.5, "Share of the actors that may be given up before the run ends", minimum=0.0, maximum=1.0
+        0.5, "Share of the actors that may be quarantined before the run ends", minimum=0.0, maximum=1.0
     )
     stall_timeout_seconds: float = option(
         300.0,

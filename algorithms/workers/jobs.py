@@ -35,7 +35,6 @@ class RunPlan(NamedTuple):
     sampler_only: bool
     hold_blocks: bool  # actors wait for the weights that their last rollout led to
     just_in_time: bool  # actors begin the next batch as late as keeps the learner busy
-    typed: frozenset[str] = frozenset()  # options that the command line of this start sets
 
 
 @dataclass
@@ -105,7 +104,6 @@ class LearnerJob:
     snapshot_every_sec: float = 10.0
     max_bad_steps: int = 20
     best_metric: str = "reward"  # by which a best checkpoint is picked
-    typed: frozenset[str] = frozenset()  # options that the command line of this start sets
 
     @classmethod
     def of(cls, plan: RunPlan, policy: int, seed: int) -> LearnerJob:
@@ -127,7 +125,6 @@ class LearnerJob:
             snapshot_every_sec=plan.workers.snapshot_every_sec,
             max_bad_steps=plan.learning.max_bad_steps,
             best_metric=plan.best_metric,
-            typed=plan.typed,
         )
 
     @property

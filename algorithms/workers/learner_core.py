@@ -136,7 +136,7 @@ class LearnerCore:
             checkpoint_fit.require_fit(found, self._model.state_dict())
             try:
                 self._model.load_state_dict(found.payload["model"])
-                self._learner.load_state_dict(self._without_typed(found.payload["learner"]))
+                self._learner.load_state_dict(found.payload["learner"])
             except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise checkpoints.CheckpointError(f"{found.path} does not fit the learner ({error!r})") from error
         self.publish()
@@ -164,7 +164,7 @@ class LearnerCore:
     def set_hyperparameters(self, command: SetHyperparameters) -> None:
         """Use other options from the next iteration on, and tell when a successor would as well."""
         try:
-            self.job.learning.changed(command.values)
+            self._learner.config.changed(command.values)
         except ConfigError as error:
             self._reports.append(HyperparametersRefused(*command, str(error)))
         else:
@@ -178,23 +178,20 @@ class LearnerCore:
             except ConfigError as error:  # with others that were changed before
                 self._reports.append(HyperparametersRefused(*command, str(error)))
             else:
-                log.info("%s", ", ".join(f"{name}={value:g}" for name, value in command.values.items()))
                 self._untold.append(HyperparametersChanged(*command))
         self._pending.clear()
         if self._untold and self._learner.bad_steps_in_a_row == 0:
-            self.keep_snapshot()
+            self._take_snapshot()  # which does not say that the weights are better than those rolled back to
             self._reports += self._untold
             self._untold.clear()
 
-    def _without_typed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What the user types on resuming is in force, whatever it had been changed to before."""
-        changed = state.get("changed_options", {})
-        return state | {"changed_options": {n: v for n, v in changed.items() if n not in self.job.typed}}
-
     def keep_snapshot(self) -> None:
-        """Let a successor go on from here."""
-        self._snapshot.take()
+        """Let a successor go on from here, after an iteration whose numbers were finite."""
+        self._take_snapshot()
         self._has_rolled_back = False
+
+    def _take_snapshot(self) -> None:
+        self._snapshot.take()
         self._next_snapshot = time.monotonic() + self.job.snapshot_every_sec
         self._counters.lap(Timer.LEARNER_SAVE)
 
@@ -294,7 +291,7 @@ class LearnerCore:
             )
         self._has_rolled_back = True
         self._rollbacks += 1
-        options = dict(self._learner.changed_options)
+        options = self._learner.changed_options
         self._snapshot.load(self.policy_version)
         self._learner.change(options)  # newer than the snapshot
         self._learner.bad_steps_in_a_row = 0

@@ -34,8 +34,8 @@ class LearnerWorker(Worker):
 
     Reads:   complete blocks (actors, policy workers), commands, whether all actors are to stop (driver)
     Writes:  published weights, taken counters of blocks
-    Sends:   PolicyRestored, PolicyRecovered, TrainingReport, TrainingRolledBack, CheckpointSaved, CheckpointFailed
-             (driver)
+    Sends:   PolicyRestored, PolicyRecovered, TrainingReport, TrainingRolledBack, CheckpointSaved, CheckpointFailed,
+             HyperparametersChanged, HyperparametersRefused (driver)
     """
 
     job: LearnerJob

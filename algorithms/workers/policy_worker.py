@@ -17,8 +17,9 @@ from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.utils.processes import keep_freed_memory
 
-# How long the first request may wait for batcher. Longer than it takes all splits of an awake actor to ask; far
-# shorter than a forward pass of a pixel network. Each wait without a bell is rounded up to a whole millisecond by poll.
+# How long the first request may wait for others to join its batch. Longer than it takes all splits of an awake actor to
+# ask; far shorter than a forward pass of a pixel network. Each wait without a bell is rounded up to a whole millisecond
+# by poll.
 BATCH_TIMEOUT_S = 0.0005
 # The same where actors and policy worker share a core, so that an actor cannot step while the policy worker computes:
 # longer than it takes all of them to ask.

@@ -35,7 +35,7 @@ class Decision(NamedTuple):
 
     verdict: Verdict
     pause_s: float = 0.0
-    reason: str = ""  # why the run ends, or the worker is given up
+    reason: str = ""  # why the run ends, or the worker is quarantined
 
 
 class RestartLimits(NamedTuple):
@@ -77,7 +77,7 @@ class RestartPolicy:
             return Decision(Verdict.END, reason=reason)
         quarantined = len(self.quarantined | {name})
         if quarantined > self.limits.quarantined_share * self._num_actors or quarantined == self._num_actors:
-            so_far = f"; {len(self.quarantined)} of {self._num_actors} actors were given up before it"
+            so_far = f"; {len(self.quarantined)} of {self._num_actors} actors were quarantined before it"
             return Decision(Verdict.END, reason=reason + so_far)
         self.quarantined.add(name)
         return Decision(Verdict.QUARANTINE, reason=reason)

@@ -51,12 +51,13 @@ class WorkerKind(NamedTuple):
     first_work: EventCounter  # counts when a worker has first done its work
     worth_a_restart: EventCounter  # counts when a worker has done so much that its loss is no failure in a row
     give_back: Callable[[SharedArrays, WorkerId], None]  # frees what a lost worker held
+    starts: int  # the lowest first
     uses_torch: bool = True
     can_be_spared: bool = False  # after too many failures in a row the run goes on without it
 
 
 class Roster:
-    """The workers of a run, in the order of their places in the shared arrays."""
+    """The workers of a run, in the order of their places in the shared arrays: actors first."""
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         """`groups`: of some or all kinds."""
@@ -97,12 +98,6 @@ class Roster:
         return self._by_name.get(name)
 
 
-def learner_policy(name: str) -> int | None:
-    """The policy of the learner of that name; None: it is no learner."""
-    prefix, _, policy = name.partition("-")
-    return int(policy) if prefix == "learner" else None
-
-
 def _rung_by_actor(roster: Roster, actor: WorkerId) -> list[WorkerId]:
     """One policy worker of each policy, which serves this actor, and every learner."""
     servers = roster.of_kind(POLICY_WORKER)
@@ -120,6 +115,7 @@ def _rung_by_learner(roster: Roster, learner: WorkerId) -> list[WorkerId]:
     return [*roster.of_kind(ACTOR), *roster.of_kind(POLICY_WORKER, learner.policy)]
 
 
+# Actors come first: in the shared arrays the place of an actor is its number.
 KINDS: dict[str, WorkerKind] = {
     ACTOR: WorkerKind(
         name="actor-{number:02d}",
@@ -131,6 +127,7 @@ KINDS: dict[str, WorkerKind] = {
         first_work=EventCounter.ACTOR_STEPS_OF_SPLITS,
         worth_a_restart=EventCounter.ACTOR_ROLLOUTS,
         give_back=lambda arrays, worker: blocks.give_back(arrays, worker.number),
+        starts=3,
         uses_torch=False,
         can_be_spared=True,
     ),
@@ -146,6 +143,7 @@ KINDS: dict[str, WorkerKind] = {
         first_work=EventCounter.POLICY_BATCHES,
         worth_a_restart=EventCounter.POLICY_BATCHES,
         give_back=lambda arrays, worker: None,
+        starts=2,
     ),
     LEARNER: WorkerKind(
         name="learner-{policy}",
@@ -157,5 +155,6 @@ KINDS: dict[str, WorkerKind] = {
         first_work=EventCounter.LEARNER_BATCHES,
         worth_a_restart=EventCounter.LEARNER_BATCHES,
         give_back=lambda arrays, worker: blocks.stop_taking(arrays, worker.policy),
+        starts=1,  # it takes longest, and everyone waits for its weights
     ),
 }

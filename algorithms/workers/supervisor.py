@@ -201,7 +201,7 @@ class Supervisor:
         """Let those that ended, and those that hang, be followed by others.
 
         Raises:
-            RunFailed: no worker can be replaced any more, or one is given up that the run cannot do without.
+            RunFailed: no worker can be replaced any more, or one is lost for good that the run cannot do without.
         """
         if any(worker.exit_code == EXIT_LOST for worker in ended):
             time.sleep(FORKSERVER_EXIT_S)

@@ -66,7 +66,7 @@ def workers_below(root: psutil.Process) -> dict[str, psutil.Process]:
 
 
 class FaultInjector:
-    """Carries a plan out: whenever it is called, it faults what is due, and lets go on who has been stopped enough."""
+    """Carries a plan out: injects the faults that are due, and lets processes go on that were stopped long enough."""
 
     def __init__(self, faults: Sequence[Fault], stop_s: float) -> None:
         """The clock starts with the first call. `stop_s`: how long a stopped process stands still."""

@@ -7,9 +7,9 @@ Every run is a whole `train_appo.py` with no option but the environment, unless 
 stopped as soon as the mean return of its last 100 episodes is at the bar. The table shows, per task, how many seeds
 reached it, the frames and the seconds at which they did, and the bar's limits.
 
-The suite `unseen` has the tasks that no default was made for (`benchmarks/unseen`); its bar is a good score, and the
-table says besides what random play earns and how many seeds came clearly above it. Only the development half of it may
-be looked at while defaults are made, so that is the half that runs unless another is named.
+The suite `unseen` has the tasks that no default was made for (`benchmarks/learning/unseen`); its bar is a good score,
+and the table says besides what random play earns and how many seeds came clearly above it. Only the development half
+may be looked at while defaults are made, so that is the half that runs unless another is named.
 """
 
 from __future__ import annotations

@@ -40,7 +40,16 @@ def installed(tmp_path_factory):
     """A folder of packages into which this one was installed, with nothing of the checkout left."""
     folder = tmp_path_factory.mktemp("installed")
     shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=NOT_PART_OF_A_CHECKOUT)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={folder / 'site'}"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        f"--target={folder / 'site'}",
+    ]
     subprocess.run([*pip, str(folder / "checkout")], check=True, timeout=240)
     shutil.rmtree(folder / "checkout")
     return folder / "site"

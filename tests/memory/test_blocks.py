@@ -282,3 +282,66 @@ def test_actions_are_the_first_numbers_of_the_answers():
     arrays["answers"][1, 0, 1, 2] = np.arange(arrays.sizes.answer_width)
     assert split.actions.shape == (2, 4, 5, 3)
     np.testing.assert_array_equal(split.actions[1, 2], np.broadcast_to([0.0, 1.0, 2.0], (5, 3)))
+
+
+def several(policies=3, blocks=2):
+    arrays = shared(actors=1, splits=1, blocks=blocks, policies=policies)
+    return arrays, SplitBlocks(arrays, 0, 0), [LearnerBlocks(arrays, policy) for policy in range(policies)]
+
+
+def play_rollout(split, *policies):
+    assert split.begin_next()
+    split.play(np.array(policies, np.int32))
+    split.complete()
+
+
+def numbers(learners):
+    return [[address.sequence for address in learner.ready()] for learner in learners]
+
+
+def take_all(learner):
+    for address in learner.ready():
+        learner.take(address)
+        learner.release(address)
+
+
+def test_a_learner_whose_policy_plays_no_row_is_neither_given_the_block_nor_waited_for():
+    arrays, split, learners = several(blocks=1)
+    for sequence in range(1, 4):
+        play_rollout(split, 1)
+        assert numbers(learners) == [[], [sequence], []] and [learner.num_ready for learner in learners] == [0, 1, 0]
+        assert states(arrays) == [READY] and not split.begin_next()
+        take_all(learners[1])
+        assert states(arrays) == [FREE]
+
+
+def test_a_split_that_changes_hands_is_the_next_policy_s_as_soon_as_it_is_complete_and_not_before():
+    arrays, split, learners = several(blocks=1)
+    play_rollout(split, 1)
+    take_all(learners[1])
+    assert split.begin_next()
+    split.play(np.array([0], np.int32))
+    assert numbers(learners) == [[], [], []] and states(arrays) == [FILLING]  # what the block held was never policy 0's
+    split.complete()
+    assert numbers(learners) == [[2], [], []]
+
+
+def test_a_policy_that_joins_within_a_rollout_is_given_its_block():
+    _, split, learners = several()
+    assert split.begin_next()
+    split.play(np.array([1], np.int32))
+    split.play(np.array([1, 2], np.int32))
+    split.complete()
+    assert numbers(learners) == [[], [1], [1]]
+
+
+def test_what_a_dead_actor_had_said_of_a_rollout_is_said_anew():
+    arrays, split, learners = several(blocks=1)
+    play_rollout(split, 0)
+    take_all(learners[0])
+    assert split.begin_next()
+    split.play(np.array([1], np.int32))  # and then it died
+    successor = SplitBlocks(arrays, 0, 0)
+    assert states(arrays) == [FREE] and numbers(learners) == [[], [], []]
+    play_rollout(successor, 0)
+    assert numbers(learners) == [[2], [], []]

@@ -136,6 +136,7 @@ def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answe
 def test_a_split_is_without_block_when_a_learner_still_needs_all_of_them():
     arrays = shared(actors=2, splits=2, blocks=2, policies=2)
     policy = PolicyRequests(arrays, 0, 0, 1)
+    arrays["asked"][:] = 1  # all policies
     ready, taken = arrays["ready_sequence"], arrays["taken_sequence"]
     ready[1, 0] = [3, 2]
     taken[:, 1, 0] = [1, 2]  # the other block is free
@@ -145,3 +146,21 @@ def test_a_split_is_without_block_when_a_learner_still_needs_all_of_them():
     taken[1, 0, 1] = [3, 2]  # the second learner takes its time
     assert policy.count_without_block() == 1
     assert PolicyRequests(arrays, 0, 1, 2).count_without_block() == 0  # which serves another actor
+
+
+def test_a_request_to_some_policies_is_open_for_them_alone_and_waits_for_nobody_else():
+    arrays = shared(policies=3)
+    split = SplitRequests(arrays, 1, 1)
+    workers = [PolicyRequests(arrays, policy, 0, 1) for policy in range(3)]
+    split.ask(0, 0)  # to all
+    assert [worker.count() for worker in workers] == [1, 1, 1]
+    for worker in workers:
+        worker.answer(worker.open())
+    for asked in ([1], [0, 2], [1]):
+        split.ask(1, 2, np.array(asked, np.int32))
+        assert [worker.count() for worker in workers] == [int(policy in asked) for policy in range(3)]
+        assert [worker.num_splits for worker in workers] == [int(policy in asked) for policy in range(3)]
+        for policy in asked:
+            assert not split.is_answered()
+            workers[policy].answer(workers[policy].open())
+        assert split.is_answered()

@@ -31,7 +31,10 @@ def small_statistics(stats_avg: int = 3, *, budget: Budget | None = None, every_
     roster = Roster(groups)
     kinds = {KINDS[kind].timers: roster.places(kind) for kind in groups}
     arrays = shared(**({"actors": 2, "processes": len(roster)} | sizes))
-    return Statistics(arrays, stats_avg, kinds, budget or Budget(), every_s)
+    statistics = Statistics(arrays, stats_avg, kinds, budget or Budget(), every_s)
+    for policy in range(policies):
+        statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, []))
+    return statistics
 
 
 def episode(policy=0, value=1.0, *, true=None, frames=10, **extra) -> EpisodesFinished:

@@ -52,7 +52,7 @@ def test_the_log_says_who_why_and_how_long(tmp_path, caplog):
         ("INFO", "actor-00 works again, 0.5 s after it was lost"),
         (
             "ERROR",
-            "actor-01 is given up: lost 4 times in a row without doing any work; the run goes on without it",
+            "actor-01 is quarantined: lost 4 times in a row without doing any work; the run goes on without it",
         ),
         ("INFO", "policy 0 goes on at train step 100, with the optimizer's moments of step 90"),
         ("WARNING", "policy 1 returned to its last good weights: a weight is not finite"),

@@ -12,6 +12,7 @@ from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.controllers import checkpoints as module
 from appo.algorithms.run.controllers.checkpoints import MOST_OPEN, CheckpointScheduler
 from appo.algorithms.run.controllers.context import ControllerContext
+from appo.algorithms.workers.roster import LEARNER, Group, Roster
 from appo.utils import files
 from tests.reporting.reporting_cases import Clock, episode, restored, small_statistics
 
@@ -28,7 +29,8 @@ class Case:
         self.pool_state: dict[str, Any] = {}
         config: Any = types.SimpleNamespace(run=RunConfig(**(values | options)))
         unused: Any = None
-        context = ControllerContext(config, unused, self.statistics, unused, unused, lambda: self.pool_state)
+        roster = Roster({LEARNER: Group(policies, 1)})
+        context = ControllerContext(config, unused, roster, self.statistics, unused, unused, lambda: self.pool_state)
         self.scheduler = CheckpointScheduler(context)
         self.scheduler.may_save = True
 

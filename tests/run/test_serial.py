@@ -6,7 +6,13 @@ import pytest
 
 from appo.algorithms.config import resolve
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.messages import CheckpointSaved, SaveCheckpoint
+from appo.algorithms.messages import (
+    CheckpointSaved,
+    HyperparametersChanged,
+    HyperparametersRefused,
+    SaveCheckpoint,
+    SetHyperparameters,
+)
 from appo.algorithms.run import resources
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.serial import SerialWorkerPool
@@ -90,3 +96,13 @@ def test_a_resume_with_other_numbers_goes_on(serial, changed):
     assert [bool(report.checkpoint) for report in restored][:2] == [True, True][: len(restored)]
     again.play(50)
     assert again.shared.arrays["env_frames"].sum() > 100
+
+
+def test_options_are_changed_by_a_command(serial):
+    run = serial()
+    run.play(5)
+    run.pool.send_all([SetHyperparameters(0, {"gamma": 0.5}), SetHyperparameters(0, {"rollout": 4})])
+    reports = run.play(400)
+    assert HyperparametersChanged(0, {"gamma": 0.5}) in reports
+    assert [report.values for report in reports if isinstance(report, HyperparametersRefused)] == [{"rollout": 4}]
+    assert run.pool._learners[0]._learner.config.gamma == 0.5

@@ -12,7 +12,7 @@ from appo.algorithms.memory.blocks import LearnerBlocks, SplitBlocks
 from appo.algorithms.memory.layout import SharedArrays, Sizes, block_arrays
 from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import EpisodeAssignment
 from appo.algorithms.specs import action_spec, observation_tensors, observed
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)
@@ -140,7 +140,7 @@ class Played:
         self.arrays = SharedArrays.create(sizes)
         self.cell = (1, 0)  # neither the first actor nor the last split
         self.counted = (self.arrays["env_frames"][1], self.arrays["agent_steps"][1])
-        assignment = PolicyAssignment(policies, np.random.SeedSequence(seed))
+        assignment = EpisodeAssignment(policies, np.random.SeedSequence(seed))
         self.requests = [PolicyRequests(self.arrays, policy, 0, 1) for policy in range(policies)]
         self.learners = [LearnerBlocks(self.arrays, policy) for policy in range(policies)]
         blocks_of_split, requests = SplitBlocks(self.arrays, *self.cell), SplitRequests(self.arrays, *self.cell)
@@ -154,9 +154,11 @@ class Played:
 
     def answer(self) -> None:
         """Random actions for the slab that waits."""
-        for policy, requests in enumerate(self.requests):
+        is_told = False
+        for requests in self.requests:
             slabs = requests.open()
-            if policy == 0:
+            if len(slabs) and not is_told:
+                is_told = True
                 [(block, step)] = list(zip(slabs.block.tolist(), slabs.step.tolist(), strict=True))
                 self.asked.append((block, step))
                 chosen = self.rng.integers(0, 3, self.arrays.sizes.rows)

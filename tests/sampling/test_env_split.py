@@ -10,7 +10,7 @@ from appo.algorithms.memory.blocks import BlockState, SplitBlocks, block_states
 from appo.algorithms.memory.layout import OBSERVATION
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import EpisodeAssignment
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.adapters import first_seed
 from appo.envs.api import Decorrelation, EnvContext
@@ -165,7 +165,7 @@ def test_a_successor_starts_with_episodes_out_of_step_once_a_rollout_of_its_pred
         played.step()
     place = SplitBlocks(played.arrays, *played.cell), SplitRequests(played.arrays, *played.cell)
     counted = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    successor = EnvSplit(batch_of(scripted()), *place, PolicyAssignment(1, np.random.SeedSequence(1)), counted)
+    successor = EnvSplit(batch_of(scripted()), *place, EpisodeAssignment(1, np.random.SeedSequence(1)), counted)
     assert not successor.start(Decorrelation(np.random.default_rng(0), 10)) and not successor.try_next_block()
     assert successor.waits_for_block and not successor.has_started and not played.requests[0].count()
     assert played.learn() == 1

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import ROLLOUTS_PER_TURN, EpisodeAssignment, SplitAssignment
 
 
 def assignment(policies, seed=0):
-    return PolicyAssignment(policies, np.random.SeedSequence(seed))
+    return EpisodeAssignment(policies, np.random.SeedSequence(seed))
 
 
 def test_one_policy_plays_everything():
@@ -48,3 +48,34 @@ def test_draws_go_on_from_where_a_state_was_taken():
     first.draw(out)
     other.draw(again)
     assert out.tolist() == again.tolist()
+
+
+def played(split, num_splits, policies, rollouts):
+    """The policy that begins episodes in each rollout of one split."""
+    assignment, row = SplitAssignment(policies, split, num_splits), np.zeros(4, np.int32)
+    found = []
+    for number in range(rollouts):
+        assignment.begin_rollout(number)
+        assignment.draw(row)
+        assert len(set(row)) == 1
+        found.append(int(row[0]))
+    return found
+
+
+def test_splits_that_can_be_dealt_evenly_keep_their_policy():
+    assert [set(played(split, 6, 3, 100)) for split in range(6)] == [{0}, {1}, {2}, {0}, {1}, {2}]
+
+
+def test_others_go_on_to_the_next_policy_so_that_all_get_equal_shares():
+    rounds = 3 * ROLLOUTS_PER_TURN
+    shares = np.bincount(np.concatenate([played(split, 4, 3, rounds) for split in range(4)]))
+    assert shares.tolist() == [4 * ROLLOUTS_PER_TURN] * 3
+    assert played(1, 4, 3, 2 * ROLLOUTS_PER_TURN) == [1] * ROLLOUTS_PER_TURN + [2] * ROLLOUTS_PER_TURN
+
+
+def test_an_episode_is_ended_by_the_policy_that_began_it():
+    assignment = SplitAssignment(3, 1, 4)
+    before, after = np.full(3, 1, np.int32), np.zeros(3, np.int32)
+    assignment.begin_rollout(ROLLOUTS_PER_TURN)
+    assert not assignment.carry(before, after, np.zeros(3, np.uint8)) and after.tolist() == [1, 1, 1]
+    assert assignment.carry(before, after, np.array([0, 1, 0], np.uint8)) and after.tolist() == [1, 2, 1]

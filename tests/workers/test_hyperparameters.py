@@ -10,7 +10,7 @@ from appo.algorithms.messages import (
     SaveCheckpoint,
     SetHyperparameters,
 )
-from tests.workers.core_cases import Case, Turns, run_state
+from tests.workers.core_cases import ROLLOUT, Case, Turns, run_state
 from tests.workers.test_successors import next_learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,6 +51,7 @@ def test_a_change_is_in_force_from_the_next_iteration_on_and_told_then(turns):
         ({"learning_rate": -1.0}, "a change of hyperparameters sets learning_rate=-1.0; allowed:"),
         ({"batch_size": 64}, "batch_size cannot change while training goes on; these can: adam_beta1, "),
         ({"unheard_of": 1.0}, "unheard_of cannot change"),
+        ({"value_loss_coeff": math.inf}, "value_loss_coeff=inf; it has to be a finite number"),
     ],
 )
 def test_what_cannot_be_in_force_is_refused_and_changes_nothing(turns, values, reason):
@@ -70,19 +71,34 @@ def test_a_successor_goes_on_with_the_options_in_force(turns, tmp_path):
     assert iteration(turns, successor) == 0.003
 
 
-def test_a_resumed_run_goes_on_with_them_but_for_what_is_typed(turns, tmp_path):
+def resumed(tmp_path, **learning):
+    """The options of a learner that takes up the newest checkpoint."""
+    case = Case("CartPole-v1", rnn_type="gru")
+    return Turns(case, tmp_path, with_splits=False, **learning).learners[0]._learner.config
+
+
+def test_a_resumed_run_goes_on_with_them_but_for_a_new_value_of_what_was_changed(turns, tmp_path):
     learner = turns.learners[0]
     learner.set_hyperparameters(CHANGE)
     iteration(turns)
+    learner.set_hyperparameters(SetHyperparameters(0, {"learning_rate": 0.004}))
+    iteration(turns)
     learner.save(SaveCheckpoint(0, "latest", 77, run_state(77), 1, math.nan, ""))
-    for typed, rate in ((frozenset(), 0.003), (frozenset({"learning_rate"}), 0.002)):
-        again = Turns(Case("CartPole-v1", rnn_type="gru"), tmp_path, with_splits=False, learning_rate=0.002).learners[0]
-        again.job.typed = typed
-        again._learner.changed_options.clear()
-        again._learner.set_config(again.job.learning)
-        again.restore()
-        config = again._learner.config
-        assert (config.learning_rate, config.gamma) == (rate, 0.9)
+    same = resumed(tmp_path, learning_rate=0.001)  # typed again or not
+    assert (same.learning_rate, same.gamma) == (0.004, 0.9)
+    other = resumed(tmp_path, learning_rate=0.002)
+    assert (other.learning_rate, other.gamma) == (0.002, 0.9)
+
+
+def test_a_saved_change_that_cannot_be_in_force_any_more_does_not_keep_a_run_from_going_on(turns, tmp_path):
+    learner = turns.learners[0]
+    learner._learner._changed_options = {
+        "unheard_of": (1.0, 2.0),
+        "rollout": (4.0, float(ROLLOUT)),
+        "gamma": (0.9, 0.99),
+    }
+    learner.save(SaveCheckpoint(0, "latest", 77, run_state(77), 1, math.nan, ""))
+    assert resumed(tmp_path, learning_rate=0.001).gamma == 0.9
 
 
 def test_returning_to_the_last_good_weights_keeps_the_newest_options(turns):

@@ -162,8 +162,10 @@ def test_forbidden_choices_are_never_taken_and_masked_on_both_sides(tmp_path):
         assert (batch.behaviour_parameters.softmax(-1)[mask == 0] < 1e-6).all()
 
 
-@pytest.mark.parametrize("name", ["two policies, gru", "two policies, several agents"])
-def test_each_policy_gets_the_columns_it_played_and_knows_which_rows_are_its_own(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("two policies, gru", 1.0, 1.0), ("two policies, several agents", 0.3, 0.9)]
+)
+def test_each_policy_gets_the_columns_it_played_and_knows_which_rows_are_its_own(name, least, most, tmp_path):
     turns = Turns(CASES[name](), tmp_path)
     batches = [[turns.next_batch(policy) for _ in range(8)] for policy in range(2)]
     turns.close()
@@ -174,7 +176,7 @@ def test_each_policy_gets_the_columns_it_played_and_knows_which_rows_are_its_own
             changes = batch.own[1:] != batch.own[:-1]
             assert not changes[batch.is_first[1:] == 0].any()
         own = torch.cat([batch.own for batch in batches[policy]], 1)
-        assert 0.3 < own.float().mean() < 0.9
+        assert least <= own.float().mean() <= most  # a split of single agents plays one policy
         others = [largest_ratio_error(models[1 - policy], batch, 1, batch.own[:-1]) for batch in batches[policy]]
         assert min(others) > 1e-3  # the other policy did not play these rows
 

@@ -130,7 +130,7 @@ def test_more_actors_than_may_be_given_up_end_the_run_with_the_cause_last(crew):
     for process in range(2):
         crew.broken("FailsInStep", process=process, name=f"actor-{process:02d}")
     message = crew.failure()
-    assert "failed, 3 times in a row without doing any work; 1 of 2 actors were given up before it" in message
+    assert "failed, 3 times in a row without doing any work; 1 of 2 actors were quarantined before it" in message
     assert message.endswith("ValueError: a step too far")
 
 

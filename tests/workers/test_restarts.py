@@ -60,7 +60,7 @@ def test_actors_are_given_up_one_by_one_until_too_many_are():
     assert restarts.quarantined == {"actor-00", "actor-01"}
     assert verdicts(restarts, ACTOR, [KILLED], "actor-02") == [Verdict.REPLACE]
     decision = judge(restarts, "actor-02", ACTOR, KILLED)
-    assert decision.verdict is Verdict.END and "2 of 4 actors were given up before it" in decision.reason
+    assert decision.verdict is Verdict.END and "2 of 4 actors were quarantined before it" in decision.reason
 
 
 def test_somebody_has_to_be_left_to_play():

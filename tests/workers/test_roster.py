@@ -1,5 +1,7 @@
 """The table of kinds of worker: one row more, and a run places, names, starts and measures workers of that kind."""
 
+import time
+
 from appo.algorithms.config import resolve
 from appo.algorithms.memory.counters import EventCounter
 from appo.algorithms.messages import Ready
@@ -8,7 +10,7 @@ from appo.algorithms.workers.roster import KINDS, Group, WorkerKind
 from appo.algorithms.workers.seeds import Seeds
 from appo.algorithms.workers.supervisor import Supervisor
 from appo.envs.registry import probe
-from tests.workers.conftest import hidden_main_module
+from tests.workers.conftest import PATIENCE_S, hidden_main_module
 
 
 def test_a_kind_of_worker_is_placed_named_started_and_measured(launcher, tmp_path, monkeypatch):
@@ -22,6 +24,7 @@ def test_a_kind_of_worker_is_placed_named_started_and_measured(launcher, tmp_pat
         first_work=EventCounter.ACTOR_ROLLOUTS,
         worth_a_restart=EventCounter.ACTOR_ROLLOUTS,
         give_back=lambda arrays, worker: None,
+        starts=4,
         uses_torch=False,
     )
     monkeypatch.setitem(KINDS, "scout", kind)
@@ -40,7 +43,9 @@ def test_a_kind_of_worker_is_placed_named_started_and_measured(launcher, tmp_pat
             for each in scouts:
                 supervisor.start(each)
         ready: set[str] = set()
+        deadline = time.monotonic() + PATIENCE_S
         while ready != {"scout-0", "scout-1"}:
+            assert time.monotonic() < deadline, ready
             ready |= {report.worker for report in supervisor.poll(0.1) if isinstance(report, Ready)}
         supervisor.measure_memory()
         assert (shared.arrays["memory_mb"][3:5] > 5.0).all() and not shared.arrays["memory_mb"][:3].any()

@@ -18,7 +18,7 @@ from appo.algorithms.messages import (
 )
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import ControllerContext
-from appo.algorithms.workers.roster import learner_policy
+from appo.algorithms.workers.roster import LEARNER
 from appo.utils.files import DiskFaults
 
 # Of a policy and kind: a learner that answers none of these needs no more of them, each with a run state of its own.
@@ -35,6 +35,7 @@ class CheckpointScheduler:
         self._run = run = context.config.run
         self._statistics = context.statistics
         self._pool_state = context.pool_state
+        self._roster = context.roster
         now = time.monotonic()
         self._next = {
             "latest": now + run.save_every_sec,
@@ -65,8 +66,10 @@ class CheckpointScheduler:
             self._disk_faults.tell("checkpoint", report.reason)
         elif isinstance(report, PolicyRestored) and not math.isnan(report.best):
             self.best[report.policy] = report.best
-        elif isinstance(report, WorkerReady) and (policy := learner_policy(report.worker)) is not None:
-            self._ask_again(policy)
+        elif isinstance(report, WorkerReady):
+            worker = self._roster.named(report.worker)
+            if worker is not None and worker.kind == LEARNER:
+                self._ask_again(worker.policy)
 
     def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
         """The checkpoints that are to be written now."""

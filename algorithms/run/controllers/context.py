@@ -12,6 +12,7 @@ from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.event_log import EventLog
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.reporting.statistics import Statistics
+from appo.algorithms.workers.roster import Roster
 
 
 class ControllerContext(NamedTuple):
@@ -19,6 +20,7 @@ class ControllerContext(NamedTuple):
 
     config: TrainConfig
     arrays: SharedArrays
+    roster: Roster
     statistics: Statistics
     event_log: EventLog
     log_dir: Path

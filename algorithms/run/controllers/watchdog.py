@@ -128,7 +128,7 @@ class Watchdog:
 
 
 def _who_holds_frames_up(arrays: SharedArrays) -> tuple[str, str]:
-    asked = arrays["asked"] > arrays["answered"].min(axis=0)  # [A, S]
+    asked = arrays["asked"] > np.maximum(arrays["answered"], arrays["unasked"]).min(axis=0)  # [A, S]
     if asked.any():
         if not arrays["policy_begun"].all():
             return LEARNER, "policy workers wait for the first weights of a learner"

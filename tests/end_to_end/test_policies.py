@@ -1,0 +1,45 @@
+"""Several policies in one run: each has its own splits, and none waits for another's learner."""
+
+import signal
+import time
+
+import pytest
+
+from tests.end_to_end.conftest import SMALL
+
+BEFORE_S, STOPPED_S = 6.0, 8.0
+
+
+def rate(run, policy, seconds):
+    """Env frames per second of one policy, by two looks at status.json."""
+    before = run.status()
+    time.sleep(seconds)
+    after = run.status()
+    frames = after["policies"][policy]["env_frames"] - before["policies"][policy]["env_frames"]
+    return frames / (after["time"] - before["time"])
+
+
+@pytest.mark.alone
+def test_a_learner_that_stands_still_stops_only_its_own_policy(start):
+    run = start(*SMALL, "--num_policies=2", "--use_rnn=False")
+    run.wait_for_training(frames=20_000)
+    run.wait_for(lambda: all(policy["train_steps"] > 20 for policy in run.status()["policies"]))
+    undisturbed = rate(run, 0, BEFORE_S)
+    run.kill("learner-1", signal.SIGSTOP)
+    time.sleep(1.5)  # until its blocks are full
+    assert rate(run, 0, STOPPED_S) > 0.8 * undisturbed
+    assert rate(run, 1, 2.0) == 0.0
+    run.kill("learner-1", signal.SIGCONT)
+    stopped_at = run.status()["policies"][1]["env_frames"]
+    run.wait_for(lambda: run.status()["policies"][1]["env_frames"] > stopped_at + 5000)
+    run.signal(signal.SIGTERM)
+    assert run.end() == 143, run.output
+    assert run.status()["faults"]["restarts"] == 0
+
+
+def test_policies_share_splits_that_cannot_be_dealt_evenly(start):
+    run = start(*SMALL, "--num_policies=3", "--train_for_env_steps=150000")
+    assert run.end() == 0, run.output
+    frames = [policy["env_frames"] for policy in run.status()["policies"]]
+    assert min(frames) > 0.5 * max(frames)
+    assert all(policy["train_steps"] > 0 for policy in run.status()["policies"])
