@@ -62,7 +62,7 @@ def test_it_trains_when_frames_and_weights_of_this_start_have_changed(watched, t
     time.sleep(0.05)
     _, watch = watched(per_write=64, writes=100)
     assert watch.until(watch.trains, 10.0)
-    assert watch.samples[0].env_frames == 0  # not what an earlier start had told
+    assert watch.samples[0].env_frames % 64 == 0  # not the 9 that an earlier start had told
     assert watch.samples[-1].counters["policy 0 train_steps"] > 0
     ((_, title), looks), *_ = watch.looks.items()
     assert "python" in title and looks[0].own_mb > 0 and looks[0].descriptors > 0
