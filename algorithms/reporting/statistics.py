@@ -53,6 +53,7 @@ class Statistics:
         self._base_frames = [0] * policies
         self._base_seconds = 0.0
         self._began = time.monotonic()
+        self._newest: RunSnapshot | None = None
         self._next_rates = self._next_point = 0.0
         self._point_every_s = point_every_s
         self._policies_with_episodes: set[int] = set()
@@ -71,14 +72,19 @@ class Statistics:
             self._restore(report)
 
     def snapshot(self) -> RunSnapshot:
-        """The run as it stands; with points where they are due."""
+        """The run as it stands, at most a second ago once it trains; with points where they are due."""
         now, is_training = time.monotonic(), all(self.restored)
+        is_point_due = is_training and self._is_point_due(now)
+        if self._newest is not None and not is_point_due and now < self._next_rates:
+            return self._newest
         if is_training and now >= self._next_rates:
             # Until the first frame as often as asked: it is told at once.
             self._next_rates = now + RATES_EVERY_S if self.total_env_frames else now
             self._look_at_counters(now)
-        points = self._points() if is_training and self._is_point_due(now) else ()
-        return self._snapshot("training" if is_training else "starting", points)
+        points = self._points() if is_point_due else ()
+        snapshot = self._snapshot("training" if is_training else "starting", points)
+        self._newest = snapshot._replace(points=())
+        return snapshot
 
     def last_snapshot(self) -> RunSnapshot:
         """The run after its end, with the last point of every curve; speeds are those before the end."""
