@@ -61,6 +61,13 @@ class IterationResult(NamedTuple):
     num_bad_steps: int  # steps skipped because the loss or its gradient was not finite
 
 
+class _Change(NamedTuple):
+    """Of one option, see `Learner.change`."""
+
+    value: float  # in force
+    base: float | None  # which the learner began with
+
+
 class _Step(NamedTuple):
     """What is kept of a minibatch after its backward pass; its observations and activations are not."""
 
@@ -117,9 +124,7 @@ class Learner:
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
         self._num_updates = 0
-        self._changed_options: dict[
-            str, tuple[float, float]
-        ] = {}  # name -> value in force, and the one that it replaced
+        self._changed_options: dict[str, _Change] = {}
         self.bad_steps_in_a_row = 0
         """Steps skipped since the last one taken because the loss or its gradient was not finite."""
 
@@ -146,7 +151,7 @@ class Learner:
     @property
     def changed_options(self) -> dict[str, float]:
         """Options whose values differ from those that the learner began with, see `change`."""
-        return {name: value for name, (value, _) in self._changed_options.items()}
+        return {name: change.value for name, change in self._changed_options.items()}
 
     def change(self, values: Mapping[str, float]) -> None:
         """Follow other values of some options from the next iteration on. They are part of `state_dict`.
@@ -158,8 +163,7 @@ class Learner:
             return
         changed = self.config.changed(values)
         for name, value in values.items():
-            base = self._changed_options.get(name, (0.0, getattr(self.config, name)))[1]
-            self._changed_options[name] = (value, base)
+            self._changed_options[name] = _Change(value, self._base_of(name))
         self.set_config(changed)
 
     def train(
@@ -207,7 +211,7 @@ class Learner:
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
             "num_updates": self._num_updates,
-            "changed_options": dict(self._changed_options),
+            "changed_options": {name: tuple(change) for name, change in self._changed_options.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -217,7 +221,7 @@ class Learner:
         option, typed on resuming, wins. So do options that cannot change any more.
         """
         for name, (value, base) in state.get("changed_options", {}).items():  # which older checkpoints do not have
-            if base == self._changed_options.get(name, (0.0, getattr(self.config, name, None)))[1]:
+            if base == self._base_of(name):
                 with contextlib.suppress(ConfigError):
                     self.change({name: value})
         self._optimizer.load_state_dict(state["optimizer"])
@@ -225,6 +229,10 @@ class Learner:
         self._generator.set_state(state["generator"].cpu())
         self._num_updates = state["num_updates"]
         self._apply_config()
+
+    def _base_of(self, name: str) -> float | None:
+        change = self._changed_options.get(name)
+        return change.base if change else getattr(self.config, name, None)
 
     def _apply_config(self) -> None:
         self._optimizer.betas = (self.config.adam_beta1, self.config.adam_beta2)

@@ -64,7 +64,7 @@ class StallDetector:
         if now - self._frames_moved > timeout_s:
             self._frames_moved = self._versions_moved = now  # versions cannot come without frames
             self._frame_stalls += 1
-            culprits, stage = _who_holds_frames_up(self._arrays)
+            culprits, stage = _find_blocking_stage(self._arrays)
             return Stall(f"no environment frame for {timeout_s:g} s", stage, culprits, self._frame_stalls)
         if self._learns and now - self._versions_moved > self._timeout_s and self._is_learner_s(now):
             self._versions_moved = now
@@ -123,11 +123,11 @@ class Watchdog:
         log.error("%s; the stacks of all processes follow in their logs in %s", told, self._log_dir)
         with contextlib.suppress(OSError), (self._log_dir / "driver.txt").open("a") as file:
             faulthandler.dump_traceback(file, all_threads=True)
-        reason = f"was replaced because everybody waited for it ({stall.what})"
+        reason = f"was replaced because the run waited for it ({stall.what})"
         return (ReplaceWorkers(stall.culprits, reason),)
 
 
-def _who_holds_frames_up(arrays: SharedArrays) -> tuple[str, str]:
+def _find_blocking_stage(arrays: SharedArrays) -> tuple[str, str]:
     asked = arrays["asked"] > np.maximum(arrays["answered"], arrays["unasked"]).min(axis=0)  # [A, S]
     if asked.any():
         if not arrays["policy_begun"].all():
