@@ -21,10 +21,10 @@ train_options := --env=$(ENV) --experiment=$(EXPERIMENT) $(if $(STEPS),--train_f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test test-slow lint bench chaos docs clean
+.PHONY: help train test test-slow lint bench gpu-check chaos docs clean
 
 help:  ## List these commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 	@echo
 	@echo "  make train ENV=CartPole-v1 STEPS=500000          another environment and budget"
 	@echo "  make train ARGS='--train_for_env_steps=2e6'      any option of docs/options.md; goes on where it stopped"
@@ -51,6 +51,9 @@ lint: $(VENV)/requirements-dev.installed  ## Check style, format and types
 
 bench: $(VENV)/requirements-envs.installed  ## Has it become slower than benchmarks/speed/baseline.json says? Nothing else may run
 	$(run) -m benchmarks.speed.regression $(ARGS)
+
+gpu-check: $(VENV)/requirements-dev.installed  ## Test and measure everything on a GPU, in 9 minutes; ARGS=--device=cpu rehearses
+	$(run) -m benchmarks.gpu_check $(ARGS)
 
 chaos: $(VENV)/requirements.installed  ## Kill workers 1000 times, die at every failpoint, end at random moments; hours
 	$(run) -m benchmarks.faults.chaos --kills=1000 $(ARGS)

@@ -15,6 +15,13 @@ from benchmarks.measuring import let_children_hear_hangups
 SLOW_TEST_S = 3600.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the tests marked `gpu` compute."""
+    parser.addoption(
+        "--gpu_device", default="cpu", help="device of the tests marked gpu; on the CPU they only rehearse (default)"
+    )
+
+
 def pytest_configure() -> None:
     """Tests of hang-ups are of use under nohup as well. Under pytest-xdist torch computes with one thread each."""
     let_children_hear_hangups()

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from appo.algorithms.models.precision import is_cpu_from_amd
+from appo.algorithms.models.device_choices import choices_for
 
 # From how many numbers on it is worth it: below, the calls take longer than the numbers.
 _WORTH_IT = {torch.float32: 32_768, torch.bfloat16: 16_384}
 _PIECE = 131_072  # numbers at a time, so that intermediate results stay in a cache
 # The same for tanh, which is not computed in pieces; with a gradient there is one more call into Python.
 _WORTH_TANH, _WORTH_TANH_GRADIENT = 4_096, 16_384
-_IS_TANH_SLOW = is_cpu_from_amd()
 _MINUS_ONE = torch.tensor(-1.0)
 _LOG2_E = math.log2(math.e)
 
@@ -41,7 +40,7 @@ class Elu(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The same shape and dtype."""
         worth_it = _WORTH_IT.get(x.dtype)
-        if worth_it is None or x.numel() < worth_it or x.device.type != "cpu" or not _is_dense(x):
+        if worth_it is None or x.numel() < worth_it or not choices_for(x.device).has_own_elu or not _is_dense(x):
             return nn.functional.elu(x, inplace=self.in_place)
         x = x if self.in_place else x.clone()
         return _InPlace.apply(x, _elu_, _elu_gradient) if _has_gradient(x) else _elu_(x)
@@ -110,7 +109,7 @@ def _has_gradient(x: Tensor) -> bool:
 
 
 def _is_faster_by_sigmoid(x: Tensor, numbers: int) -> bool:
-    return _IS_TANH_SLOW and x.numel() >= numbers and x.dtype == torch.float32 and x.device.type == "cpu"
+    return choices_for(x.device).has_sigmoid_tanh and x.numel() >= numbers and x.dtype == torch.float32
 
 
 def _is_dense(x: Tensor) -> bool:

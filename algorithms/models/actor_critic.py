@@ -16,16 +16,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from appo.algorithms.models.acting import ActingStep
 from appo.algorithms.models.action_distributions import ActionDistribution
 from appo.algorithms.models.api import StepOutput, UnrollOutput
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.cores import RecurrentCore, build_core
 from appo.algorithms.models.heads import JoinedHeads, PolicyHead, ValueHead
-from appo.algorithms.models.layers import refresh_spectral_norms
+from appo.algorithms.models.layers import input_weights, refresh_spectral_norms
 from appo.algorithms.models.normalization import ReturnsNormalizer
 from appo.algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
-from appo.algorithms.models.packing import input_weights
 from appo.algorithms.models.precision import compute_dtype
 from appo.algorithms.specs import action_spec, observed
 from appo.envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
@@ -102,7 +100,14 @@ class ActorCritic(nn.Module):
             observations: name -> [N, ...] in the environment's dtypes.
             state: [N, H] after the observation before; zero where an episode begins.
         """
-        return ActingStep(self)(observations, state)
+        prepared = self.preprocessor(observations)
+        with self.autocast(state.device):
+            outputs = [trunk.step(prepared, part) for trunk, part in self._with_states(state)]
+        parameters = self.policy_head(outputs[0][0], self.mask_of(observations))
+        values = self.value_head(outputs[-1][0])
+        if self.returns_normalizer is not None:
+            values = self.returns_normalizer.denormalize(values)
+        return StepOutput(parameters, values, torch.cat([after for _, after in outputs], 1))
 
     def unroll(self, observations: Mapping[str, Tensor], state: Tensor, is_first: Tensor) -> UnrollOutput:
         """Decide every step of trajectories at once.
@@ -178,6 +183,11 @@ class Trunk(nn.Module):
         self.core = build_core(self.encoder.output_size, config)
         self.output_size = self.core.output_size
         self.state_size = self.core.state_size
+
+    def step(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, ...] per leaf, this trunk's first, and [N, H] -> features [N, F] and the state after."""
+        features, after = self.core.step(self.encoder(prepared[: len(self.encoder.encoders)]), state)
+        return features.float(), after
 
     def unroll(self, prepared: list[Tensor], state: Tensor, is_first: Tensor) -> Tensor:
         """[T * N, ...] per leaf, this trunk's first, [N, H] and [T, N] -> features [T, N, F]."""

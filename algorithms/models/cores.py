@@ -8,7 +8,7 @@ Shape letters:  T = time steps,  N = agent rows,  F = features in,  H = state_si
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -16,9 +16,13 @@ from torch import Tensor, nn
 
 from appo.algorithms.models.activations import tanh
 from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.device_choices import choices_for
+from appo.algorithms.models.episode_sequences import unroll_gru, unroll_lstm
 from appo.algorithms.models.layers import initialize
-from appo.algorithms.models.packing import PackedMatrix
 from appo.algorithms.models.sequences import GruSequence, LstmSequence
+
+Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Features [N, F] and a state -> features of the next layer, and the state after."""
 
 
 class FeedForwardCore(nn.Module):
@@ -39,10 +43,9 @@ class FeedForwardCore(nn.Module):
 
 
 class _RecurrentLayer(nn.Module):
-    """Weights of one layer, shaped as in `torch.nn.GRU` and `torch.nn.LSTM`; they may be packed."""
+    """Weights of one layer, shaped as in `torch.nn.GRU` and `torch.nn.LSTM`."""
 
     state_size: int
-    _packed: tuple[PackedMatrix, PackedMatrix] | None = None
 
     def __init__(self, inputs: int, config: ModelConfig, num_gates: int) -> None:
         super().__init__()
@@ -57,12 +60,13 @@ class _RecurrentLayer(nn.Module):
             for gate in weight.data.split(size):
                 initialize(gate, config)
 
-    @property
-    def is_packed(self) -> bool:
-        return self._packed is not None
+    def _weights(self) -> list[Tensor]:
+        return [self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias]
 
 
-class _GruLayer(_RecurrentLayer):
+class GruLayer(_RecurrentLayer):
+    """One layer of GRU; its state is h [N, size]."""
+
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__(inputs, config, num_gates=3)
         self.state_size = self.size
@@ -70,11 +74,13 @@ class _GruLayer(_RecurrentLayer):
             self.input_bias.data[self.size : 2 * self.size] = _chrono_bias(self.size, config.rnn_chrono_init)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        if self._packed is not None:
-            projected, recurrent = self._packed[0](x).float(), self._packed[1](state).float()
-        else:
-            projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
-            recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
+        """See `Step`."""
+        projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
+        recurrent = nn.functional.linear(state, self.recurrent_weight, self.recurrent_bias).float()
+        return self.advance(projected, recurrent, state)
+
+    def advance(self, projected: Tensor, recurrent: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Both products [N, 3 * size], with their biases, and the state [N, size] -> h, twice."""
         gates = (2 * self.size, self.size)
         (projected_gates, projected_n), (gates_before, n_before) = projected.split(gates, 1), recurrent.split(gates, 1)
         r, z = (projected_gates + gates_before).sigmoid_().chunk(2, 1)
@@ -82,18 +88,17 @@ class _GruLayer(_RecurrentLayer):
         h = torch.lerp(n, state, z)
         return h, h
 
-    def pack(self, dtype: torch.dtype) -> None:
-        self._packed = (
-            PackedMatrix(self.input_weight, self.input_bias, dtype),
-            PackedMatrix(self.recurrent_weight, self.recurrent_bias, dtype),
-        )
-
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
+        """[T, N, F], [N, size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
+        if not choices_for(x.device).loops_over_steps:
+            return unroll_gru(x, state, keep, self._weights())
         projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
         return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias, self.dtype)
 
 
-class _LstmLayer(_RecurrentLayer):
+class LstmLayer(_RecurrentLayer):
+    """One layer of LSTM; its state is h and c, [N, 2 * size]."""
+
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__(inputs, config, num_gates=4)
         self.state_size = 2 * self.size
@@ -104,26 +109,24 @@ class _LstmLayer(_RecurrentLayer):
             self.input_bias.data[: 2 * self.size] = torch.cat((-forget, forget))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Step`."""
         h, c = state.chunk(2, 1)
-        if self._packed is not None:
-            gates = self._packed[0](x).float()
-            gates += self._packed[1](h)
-        else:
-            gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
-            gates += nn.functional.linear(h, self.recurrent_weight)
+        gates = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
+        gates += nn.functional.linear(h, self.recurrent_weight)
+        return self.advance(gates, c)
+
+    def advance(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both products [N, 4 * size], and c [N, size] -> h, and h beside c."""
         i, f, g, o = gates.chunk(4, 1)
         c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), tanh(g))
         h = o.sigmoid() * tanh(c)
         return h, torch.cat((h, c), 1)
 
-    def pack(self, dtype: torch.dtype) -> None:
-        self._packed = (
-            PackedMatrix(self.input_weight, self.input_bias + self.recurrent_bias, dtype),
-            PackedMatrix(self.recurrent_weight, None, dtype),
-        )
-
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
+        """[T, N, F], [N, 2 * size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
         h, c = state.chunk(2, 1)
+        if not choices_for(x.device).loops_over_steps:
+            return unroll_lstm(x, h, c, keep, self._weights())
         projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
         return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight, self.dtype)
 
@@ -142,9 +145,9 @@ class RecurrentCore(nn.Module):
 
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__()
-        layer_type: type[_GruLayer | _LstmLayer] = _GruLayer if config.rnn_type == "gru" else _LstmLayer
+        layer_type: type[GruLayer | LstmLayer] = GruLayer if config.rnn_type == "gru" else LstmLayer
         sizes = [inputs] + [config.hidden_size] * (config.rnn_num_layers - 1)
-        layers: list[_GruLayer | _LstmLayer] = [layer_type(size, config) for size in sizes]
+        layers: list[GruLayer | LstmLayer] = [layer_type(size, config) for size in sizes]
         self._layers = nn.ModuleList(layers)
         self._state_sizes = [layer.state_size for layer in layers]
         self.output_size = config.hidden_size
@@ -152,14 +155,23 @@ class RecurrentCore(nn.Module):
 
     def compute_with(self, dtype: torch.dtype) -> None:
         """Multiply matrices in this dtype."""
-        for layer in cast("Iterable[_GruLayer | _LstmLayer]", self._layers):
+        for layer in self.layers:
             layer.dtype = dtype
+
+    @property
+    def layers(self) -> Sequence[GruLayer | LstmLayer]:
+        """From the features to the heads."""
+        return cast("Sequence[GruLayer | LstmLayer]", self._layers)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One observation: [N, F], [N, H] already zero where an episode begins -> [N, output_size], [N, H]."""
+        return self.step_by([layer.step for layer in self.layers], x, state)
+
+    def step_by(self, steps: Sequence[Step], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`step`, with another function in place of each layer's own."""
         states = []
-        for layer, layer_state in self._with_states(state):
-            x, after = layer.step(x, layer_state)
+        for step, layer_state in zip(steps, self._split(state), strict=True):
+            x, after = step(x, layer_state)
             states.append(after)
         return x, states[0] if len(states) == 1 else torch.cat(states, 1)
 
@@ -175,15 +187,15 @@ class RecurrentCore(nn.Module):
             [T, N, output_size].
         """
         keep = (is_first == 0).to(state.dtype).unsqueeze(-1)
-        for layer, layer_state in self._with_states(state):
+        for layer, layer_state in zip(self.layers, self._split(state), strict=True):
             x = layer.unroll(x, layer_state, keep)
         return x
 
-    def _with_states(self, state: Tensor) -> Iterable[tuple[_GruLayer | _LstmLayer, Tensor]]:
+    def _split(self, state: Tensor) -> Iterable[Tensor]:
+        """[N, H] -> the state of each layer."""
         if state.shape[-1] != self.state_size:
             raise ValueError(f"state is {tuple(state.shape)}; the recurrent core keeps {self.state_size} numbers a row")
-        layers = cast("Iterable[_GruLayer | _LstmLayer]", self._layers)
-        return zip(layers, state.split(self._state_sizes, -1), strict=True)
+        return state.split(self._state_sizes, -1)
 
 
 def build_core(inputs: int, config: ModelConfig) -> FeedForwardCore | RecurrentCore:

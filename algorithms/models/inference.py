@@ -6,15 +6,17 @@ distribution,  H = size of the recurrent state (0 without one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from appo.algorithms.models.acting import ActingStep
 from appo.algorithms.models.actor_critic import ActorCritic
-from appo.algorithms.models.packing import Packable, can_pack, input_weights
+from appo.algorithms.models.api import StepOutput
+from appo.algorithms.models.cpu_inference.acting import ActingStep
+from appo.algorithms.models.device_choices import choices_for
+from appo.algorithms.models.layers import input_weights
 from appo.algorithms.models.parameters import flatten
 from appo.algorithms.specs import ELAPSED_STEPS
 
@@ -48,9 +50,8 @@ class PolicyInference:
         self._is_on_cpu = self.device.type == "cpu"
         self.received = self._flat if self._is_on_cpu else torch.empty(self._flat.shape, pin_memory=True)
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
-        layers = model.modules() if can_pack(self.device, model.dtype) else ()
-        self._packed = [layer for layer in layers if isinstance(layer, Packable)]
-        self._converted = _convert_large_weights(self.model, self._packed)
+        self._step, packed = acting_function(self.model, self.device)
+        self._converted = _convert_large_weights(self.model, packed)
         self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
@@ -93,6 +94,15 @@ class PolicyInference:
             self._flat.copy_(self.received)
         self._prepare()
 
+    def upload_buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """[all agent rows, *shape] that the device copies from at once; None where it reads any memory, as a CPU does.
+
+        What is given to `act` from there has been copied when it returns.
+        """
+        if self.device.type != "cuda":
+            return None
+        return torch.empty((len(self._state), *shape), dtype=dtype, pin_memory=True)
+
     def set_states(self, rows: Tensor, states: Tensor) -> None:
         """Give some rows [N] the recurrent states [N, H]."""
         self._state.index_copy_(0, rows.to(self.device), states.to(self.device))
@@ -108,11 +118,9 @@ class PolicyInference:
 
     @torch.no_grad()
     def _prepare(self) -> None:
-        for layer in self._packed:
-            layer.pack(self.model.dtype)
         for weight, source in self._converted:
             weight.copy_(source)
-        self._step = ActingStep(self.model)
+        self._step, _ = acting_function(self.model, self.device)
 
     def _replay(self, rows: Tensor, is_first: Tensor) -> Tensor:
         """[N, H], zero where `is_first`."""
@@ -130,7 +138,21 @@ class PolicyInference:
         return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)
 
 
-def _convert_large_weights(model: ActorCritic, packed: Sequence[Packable]) -> list[tuple[Tensor, Tensor]]:
+def acting_function(
+    model: ActorCritic, device: torch.device
+) -> tuple[Callable[[Mapping[str, Tensor], Tensor], StepOutput], Collection[nn.Module]]:
+    """`ActorCritic.act` as it is fastest on a device, for the weights as they are now.
+
+    Returns:
+        The function, and the layers of which it holds copies, so that it does not read their own weights.
+    """
+    if not choices_for(device).packs_weights:
+        return model.act, ()
+    step = ActingStep(model)
+    return step, step.packed
+
+
+def _convert_large_weights(model: ActorCritic, packed: Collection[nn.Module]) -> list[tuple[Tensor, Tensor]]:
     """Let layers that are not packed hold what they multiply with in its dtype, converted once for many small batches.
 
     Returns:
@@ -139,7 +161,7 @@ def _convert_large_weights(model: ActorCritic, packed: Sequence[Packable]) -> li
     converted: list[tuple[Tensor, Tensor]] = []
     left_out = input_weights(model)
     for layer in packed:
-        left_out.update(layer.parameters())
+        left_out.update(layer.parameters(recurse=False))
     for name, weight in model.named_parameters():
         # Heads compute in float32; a spectral norm is computed from the weight itself.
         if weight.numel() < _WORTH_CONVERTING or any(part in name for part in ("head", "parametrizations")):

@@ -16,12 +16,10 @@ Hasselt et al., "Learning values across many orders of magnitude", 2016, arXiv:1
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-
-from appo.algorithms.models.acting import through
-from appo.algorithms.models.packing import Call
 
 _SMALLEST_SPREAD = 1e-3  # of returns, beside their mean
 CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known
@@ -84,13 +82,13 @@ class ObservationNormalizer(RunningMoments):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> the same shape."""
-        return through(self.calls(), x)
+        return self.prepared()(x)
 
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
+    def prepared(self) -> Callable[[Tensor], Tensor]:
+        """`forward`, for the statistics as they are now."""
         # A feature that never changed has variance 0: the added 1e-5 keeps its rounding noise small.
         mean, scale = self.mean, torch.rsqrt(self.variance + 1e-5)
-        return [lambda x: ((x - mean) * scale).clamp_(-CLIP, CLIP)]
+        return lambda x: ((x - mean) * scale).clamp_(-CLIP, CLIP)
 
 
 class ReturnsNormalizer(RunningMoments):

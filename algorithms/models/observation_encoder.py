@@ -6,13 +6,12 @@ Shape letters:  B = agent rows, of one or of many time steps,  F = features.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from appo.algorithms.models.acting import calls_of, through
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.encoder_registry import (
     choose_encoder,
@@ -23,7 +22,6 @@ from appo.algorithms.models.encoder_registry import (
 )
 from appo.algorithms.models.layers import fully_connected
 from appo.algorithms.models.normalization import ObservationNormalizer
-from appo.algorithms.models.packing import Call
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.api import ObservationLeaf
 from appo.utils.options import ConfigError
@@ -65,19 +63,15 @@ class Preprocessor(nn.Module):
 
     def forward(self, observations: Mapping[str, Tensor]) -> list[Tensor]:
         """name -> [B, ...] in the environment's dtypes to one tensor [B, ...] per leaf."""
-        return [through(calls, observations[name]) for name, calls in self.calls()]
+        return [normalizer(convert(observations[name])) for name, convert, normalizer in self.by_leaf()]
 
-    def calls(self) -> list[tuple[str, list[Call]]]:
-        """What `forward` does to each leaf, by name and in order, for the statistics as they are now."""
-        found: list[tuple[str, list[Call]]] = []
-        for leaf, normalizer, factor in zip(self.leaves, self.normalizers, self.factors, strict=True):
-            if leaf.kind == "image":
-                found.append((leaf.name, [partial(self._scaled, factor=factor)]))
-            elif leaf.kind == "vector":
-                found.append((leaf.name, [_as_vectors, *calls_of(normalizer)]))
-            else:
-                found.append((leaf.name, [_as_categories]))
-        return found
+    def by_leaf(self) -> list[tuple[str, Callable[[Tensor], Tensor], nn.Module]]:
+        """The name of each leaf, what makes numbers of it, and what normalises them."""
+        converts: dict[str, Callable[[Tensor], Tensor]] = {"vector": _as_vectors, "categorical": _as_categories}
+        return [
+            (leaf.name, converts.get(leaf.kind) or partial(self._scaled, factor=factor), normalizer)
+            for leaf, normalizer, factor in zip(self.leaves, self.normalizers, self.factors, strict=True)
+        ]
 
     def update(self, observations: Mapping[str, Tensor], mask: Tensor) -> None:
         """Take in the rows [..., *shape] where mask [...] is true."""
@@ -158,7 +152,11 @@ class CategoryEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, K] int64 -> [B, output_size]."""
+        return self.encoder(self.vectors(x))
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """[B, K] int64 -> what `encoder` reads."""
         if self.embedding is not None:
-            return self.encoder(self.embedding(x).flatten(1))
+            return self.embedding(x).flatten(1)
         one_hot = torch.zeros((*x.shape, self.num_categories), device=x.device)
-        return self.encoder(one_hot.scatter_(-1, x.unsqueeze(-1), self.height).flatten(1))
+        return one_hot.scatter_(-1, x.unsqueeze(-1), self.height).flatten(1)

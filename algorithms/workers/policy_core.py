@@ -55,7 +55,9 @@ class PolicyCore:
         self.inference = inference
         self._counters = counters
         self._policy_id = arrays["policy_id"].reshape(-1)
-        self._observations = {name: _flat(array, 5) for name, array in arrays.observations().items()}
+        self._observations = {
+            name: _GatheredRows(_flat(array, 5), inference) for name, array in arrays.observations().items()
+        }
         self._is_first = _flat(arrays["is_first"], 5)
         self._answers = _flat(arrays["answers"], 5)
         self._versions = _flat(arrays["policy_version"], 5)
@@ -106,12 +108,12 @@ class PolicyCore:
             if offset == 0:
                 self.inference.set_states(agents, self._states.index_select(0, torch.from_numpy(rows.state)))
             observed = torch.from_numpy(rows.observed)
-            observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
+            observations = {name: rows_of.take(observed) for name, rows_of in self._observations.items()}
             self.inference.act(agents, observations, self._is_first.index_select(0, observed))
 
     def _act(self, rows: Rows) -> None:
         observed = torch.from_numpy(rows.observed)
-        observations = {name: _take(flat, observed) for name, flat in self._observations.items()}
+        observations = {name: rows_of.take(observed) for name, rows_of in self._observations.items()}
         is_first = self._is_first.index_select(0, observed)
         self._counters.lap(Timer.POLICY_GATHER)
         result = self.inference.act(torch.from_numpy(rows.agent), observations, is_first)
@@ -155,8 +157,19 @@ def _flat(array: NDArray[np.generic], leading: int) -> Tensor:
     return torch.from_numpy(flat)
 
 
-def _take(flat: Tensor, rows: Tensor) -> Tensor:
-    """Some rows, in the order in which they lie in memory: images with their channels last."""
-    if flat.is_contiguous():
-        return flat.index_select(0, rows)
-    return flat.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+class _GatheredRows:
+    """Rows of one observation array, each time together in memory that the policy's device copies from."""
+
+    def __init__(self, flat: Tensor, inference: PolicyInference) -> None:
+        # Rows are gathered in the order in which they lie in memory: images with their channels last.
+        self._is_image = not flat.is_contiguous()
+        self._flat = flat.permute(0, 2, 3, 1) if self._is_image else flat
+        self._upload = inference.upload_buffer(self._flat.shape[1:], flat.dtype)
+
+    def take(self, rows: Tensor) -> Tensor:
+        """[N, ...]; holds until the next call."""
+        if self._upload is None:
+            gathered = self._flat.index_select(0, rows)
+        else:
+            gathered = torch.index_select(self._flat, 0, rows, out=self._upload[: len(rows)])
+        return gathered.permute(0, 3, 1, 2) if self._is_image else gathered

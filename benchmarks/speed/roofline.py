@@ -10,6 +10,10 @@ alone, in core-seconds per agent step, each in a process of its own on one core;
 the terms, LIMIT, what was measured, R = measured / LIMIT, which judges the system, and R_env = measured / pure
 simulation, which tells how much of the simulator is used. LIMIT has no waiting, no copying into batches and no wake-ups
 in it; what those cost is listed below it. Nothing else should run on the machine.
+
+On a GPU, inference and training are seconds of that one device, from the call to its result, and
+
+    LIMIT = min(cores / (c_env + c_bookkeeping), 1 / (c_inference + epochs * c_train))
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.config import FITTED, ResolvedConfig, TrainConfig, fitted, resolve, to_json
 from appo.algorithms.run import resources
+from appo.algorithms.run.config import torch_device
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
 from appo.envs.api import EnvSpec
 from appo.envs.preflight import check_environment
@@ -51,6 +56,7 @@ class Terms(NamedTuple):
     hand_over_s: float  # per wake-up, not per step
     frames_per_step: float
     cores: int
+    is_on_gpu: bool = False  # inference and training
 
     @property
     def pure_simulation(self) -> float:
@@ -60,14 +66,18 @@ class Terms(NamedTuple):
     @property
     def limit(self) -> float:
         """Frames per second of a system that computes nothing but what must be computed."""
-        needed_s = self.environment_s + self.bookkeeping_s + self.inference_s + self.train_s
-        return self.frames_per_step * self.cores / needed_s
+        return self._limit(self.inference_s + self.train_s)
 
     @property
     def limit_of_sampling(self) -> float:
         """The same without a learner."""
-        needed_s = self.environment_s + self.bookkeeping_s + self.inference_s
-        return self.frames_per_step * self.cores / needed_s
+        return self._limit(self.inference_s)
+
+    def _limit(self, networks_s: float) -> float:
+        simulation_s = self.environment_s + self.bookkeeping_s
+        if self.is_on_gpu:
+            return self.frames_per_step * min(self.cores / simulation_s, 1.0 / networks_s)
+        return self.frames_per_step * self.cores / (simulation_s + networks_s)
 
 
 class Result(NamedTuple):
@@ -118,6 +128,7 @@ def measure_terms(launcher: ProcessLauncher, config: TrainConfig, spec: EnvSpec,
         hand_over_s=alone(terms.hand_over, 0.2 * seconds),
         frames_per_step=env.frames,
         cores=len(usable_cores()),
+        is_on_gpu=torch_device(config.run.device) != "cpu",
     )
 
 

@@ -301,9 +301,13 @@ def circles(graph):
 
 
 def test_no_modules_import_each_other_in_a_circle():
+    def counts(module, found):
+        # A simulator's environment names the class of its options, which its family declares.
+        return not (found.is_for_types and module.name.startswith("appo.envs.simulators."))
+
     names = module_names()
     graph = {
-        module.name: {found.target for found in imports(module) if found.target in names and not found.is_for_types}
+        module.name: {found.target for found in imports(module) if found.target in names and counts(module, found)}
         - {module.name}
         for module in modules()
     }

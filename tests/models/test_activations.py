@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
-from appo.algorithms.models import activations
+from appo.algorithms.models import activations, device_choices
 from appo.algorithms.models.activations import Elu, Tanh, tanh, tanh_
+from tests.models.processors import use_on_cpu
 
 LARGE = (32, 3, 17, 31)
 
@@ -102,7 +103,7 @@ def sigmoids(monkeypatch):
         return theirs(x)
 
     monkeypatch.setattr(torch.Tensor, "sigmoid_", note_and_compute)
-    monkeypatch.setattr(activations, "_IS_TANH_SLOW", True)
+    use_on_cpu(monkeypatch, device_choices.ON_CPU._replace(has_sigmoid_tanh=True))
     return taken
 
 
@@ -156,7 +157,7 @@ def test_tanh_of_what_is_no_number_stays_so_and_infinities_have_their_limits(sig
 
 
 def test_tanh_is_torchs_own_where_that_is_fast(sigmoids, monkeypatch):
-    monkeypatch.setattr(activations, "_IS_TANH_SLOW", False)
+    use_on_cpu(monkeypatch, device_choices.ON_CPU._replace(has_sigmoid_tanh=False))
     x = numbers(dtype=torch.float32)
     assert torch.equal(tanh(x), torch.tanh(x)) and torch.equal(tanh_(x.clone()), torch.tanh(x))
     assert not sigmoids

@@ -8,6 +8,7 @@ import torch
 
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.cpu_inference.acting import ActingStep
 from appo.algorithms.models.heads import FORBIDDEN
 from appo.algorithms.specs import ELAPSED_STEPS, action_spec
 from appo.envs.api import ACTION_MASK, ActionLeaf, EnvSpec, ObservationLeaf
@@ -83,12 +84,12 @@ def trained_model(config, spec, seed=0):
     return model
 
 
-def act_step_by_step(model, observations, state, is_first):
+def act_step_by_step(act, observations, state, is_first):
     parameters, values = [], []
     with torch.no_grad():
         for t in range(len(is_first)):
             state = state * (is_first[t] == 0).unsqueeze(1)
-            step = model.act({name: value[t] for name, value in observations.items()}, state)
+            step = act({name: value[t] for name, value in observations.items()}, state)
             parameters.append(step.parameters)
             values.append(step.values)
             state = step.state
@@ -104,7 +105,11 @@ def test_ratios_on_unchanged_weights_are_one(encoder, core):
         model = trained_model(config, spec)
         observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
         state = torch.randn(ROWS, model.state_size)
-        parameters, values = act_step_by_step(model, observations, state, is_first)
+        parameters, values = act_step_by_step(model.act, observations, state, is_first)
+        for acted, on_cpu in zip(
+            (parameters, values), act_step_by_step(ActingStep(model), observations, state, is_first), strict=True
+        ):
+            torch.testing.assert_close(on_cpu, acted, atol=1e-5, rtol=1e-5)
         chosen = model.distribution.sample(parameters, torch.Generator().manual_seed(1))
         unrolled = model.unroll(observations, state, is_first)
         log_ratio = model.distribution.log_prob(unrolled.parameters, chosen) - model.distribution.log_prob(
@@ -125,7 +130,7 @@ def test_in_bf16_acting_and_learning_agree_to_its_rounding(encoder, core):
     exact.load_state_dict(model.state_dict())
     observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
     state = torch.randn(ROWS, model.state_size)
-    parameters, values = act_step_by_step(model, observations, state, is_first)
+    parameters, values = act_step_by_step(model.act, observations, state, is_first)
     unrolled, exactly = model.unroll(observations, state, is_first), exact.unroll(observations, state, is_first)
     assert model.dtype == torch.bfloat16 and parameters.dtype == unrolled.values.dtype == torch.float32
     scale = exactly.parameters.std() + exactly.values.std()
@@ -219,7 +224,7 @@ def test_the_critic_sees_the_time_and_the_policy_does_not(core):
     after = model.unroll(later, state, is_first)
     assert torch.equal(before.parameters, after.parameters)
     assert (before.values - after.values).abs().min() > 0
-    parameters, values = act_step_by_step(model, observations, state, is_first)
+    parameters, values = act_step_by_step(model.act, observations, state, is_first)
     torch.testing.assert_close(before.parameters, parameters, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(before.values, values, rtol=1e-4, atol=1e-5)
 

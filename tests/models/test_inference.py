@@ -8,8 +8,9 @@ import torch
 
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.cpu_inference.calls import CallFinder
 from appo.algorithms.models.inference import PolicyInference
-from appo.algorithms.models.packing import InputLinear, Linear
+from appo.algorithms.models.layers import InputLinear
 from appo.algorithms.models.parameters import flatten
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
@@ -117,8 +118,6 @@ def test_nothing_it_returns_carries_a_gradient():
 def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     wide = EnvSpec((ObservationLeaf("obs", (100,), "float32", "vector"),), SPEC.actions, 1)
     policy = PolicyInference(build(spec=wide, precision="bf16", mlp_layers="256,256"), ROWS, "cpu", 0)
-    large = [layer for layer in policy.model.modules() if isinstance(layer, Linear)]
-    assert [layer._packed._dtype for layer in large if layer._packed] == [torch.float32, torch.bfloat16]
     with torch.no_grad():
         policy.received.copy_(flatten(build(1, wide, precision="bf16", mlp_layers="256,256")))
     policy.adopt_received()
@@ -126,7 +125,9 @@ def test_in_bf16_the_layer_that_reads_observations_is_prepared_in_float32():
     x = 1000.0 + torch.randn(2, 100)
     exact = torch.nn.functional.linear(x, layer.weight, layer.bias)
     rounded_result: dict[str, Any] = {"rtol": 2**-8, "atol": 1e-2}
-    torch.testing.assert_close(layer(x).float(), exact, **rounded_result)
+    (encoder,) = policy.model.trunks[0].encoder.encoders
+    first, *_ = CallFinder(torch.bfloat16, packs=True).calls_of(encoder)
+    torch.testing.assert_close(first(x).float(), exact, **rounded_result)
     rounded_input = torch.nn.functional.linear(x.bfloat16().float(), layer.weight, layer.bias)
     with pytest.raises(AssertionError, match="not close"):
         torch.testing.assert_close(rounded_input, exact, **rounded_result)
@@ -144,7 +145,7 @@ def test_an_embedding_is_neither_packed_nor_rounded():
 @pytest.mark.parametrize("packs", [pytest.param(True, marks=packs_bf16), False])
 def test_in_bf16_adopted_weights_are_the_published_ones_rounded(monkeypatch, packs):
     if not packs:
-        monkeypatch.setattr("appo.algorithms.models.inference.can_pack", lambda device, dtype: False)
+        monkeypatch.setattr("appo.algorithms.models.cpu_inference.acting.can_pack", lambda device, dtype: False)
     policy = inference(precision="bf16", hidden_size=256, mlp_layers="256")
     other = build(1, precision="bf16", hidden_size=256, mlp_layers="256")
     assert len(policy._converted) == (0 if packs else 3), "the large layer, and both weights of the core"

@@ -10,6 +10,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.heads import LOG_STD_RANGE, bounded_log_std, raw_log_std
 from appo.algorithms.models.layers import (
     FlattenImage,
+    InputLinear,
     SpectralNorm,
     conv,
     fully_connected,
@@ -147,3 +148,49 @@ def test_an_image_is_flattened_without_a_copy_where_its_channels_lie_last():
     flat = FlattenImage()(image)
     assert flat.shape == (2, 105) and flat.data_ptr() == image.data_ptr()
     assert torch.equal(flat, FlattenImage()(image.contiguous()))
+
+
+def test_a_layer_that_reads_observations_tells_large_numbers_apart_that_bf16_does_not():
+    close = torch.tensor([[1000.0], [1001.0]])  # one number in bf16
+    differences = {}
+    for kind in (torch.nn.Linear, InputLinear):
+        layer = kind(1, 8)
+        torch.nn.init.ones_(layer.weight)
+        torch.nn.init.constant_(layer.bias, -1000.0)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            features = layer(close)
+        assert features.dtype == torch.bfloat16
+        differences[kind] = (features[1] - features[0]).unique().tolist()
+    assert differences == {torch.nn.Linear: [0.0], InputLinear: [1.0]}
+
+
+def test_its_gradient_is_that_of_float32_to_the_rounding_of_what_comes_after():
+    torch.manual_seed(2)
+    layer, x = InputLinear(5, 300), 1000.0 + torch.randn(16, 5)
+    layer(x).square().sum().backward()
+    exact, layer.weight.grad = layer.weight.grad, None
+    assert exact is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        features = layer(x)
+    features.float().square().sum().backward()
+    rounded = layer.weight.grad
+    assert rounded is not None and rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))
+
+
+@pytest.mark.parametrize("inputs", [4, 16, 17])
+def test_few_observed_numbers_in_many_rows_have_the_gradient_of_a_plain_layer(inputs):
+    torch.manual_seed(3)
+    layer, plain, x = InputLinear(inputs, 256), torch.nn.Linear(inputs, 256), torch.randn(200, inputs)
+    plain.load_state_dict(layer.state_dict())
+    outputs = layer(x), plain(x)
+    torch.testing.assert_close(*outputs)
+    to_weight, names = outputs[0].grad_fn, []
+    while to_weight is not None:
+        names.append(type(to_weight).__name__)
+        to_weight = to_weight.next_functions[-1][0] if to_weight.next_functions else None
+    assert ("CloneBackward0" in names) == (inputs <= 16)
+    for output in outputs:
+        output.square().sum().backward()
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(layer.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-3)

@@ -92,7 +92,7 @@ def make_decided(learner: LearnerCore) -> None:
     generator = torch.Generator().manual_seed(learner.job.seed)
     with torch.no_grad():
         for weight in learner._model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
+            weight.add_(torch.randn(weight.shape, generator=generator).to(weight.device), alpha=0.3)
     learner.publish()
 
 
@@ -110,8 +110,17 @@ class Player(Protocol):
 class Turns:
     """A run in which everybody acts in turns, answering requests in random groups."""
 
-    def __init__(self, case: Case, folder: Path, *, seed: int = 0, with_splits: bool = True, **learning: Any) -> None:
-        self.case, self.rng = case, np.random.default_rng(seed)
+    def __init__(
+        self,
+        case: Case,
+        folder: Path,
+        *,
+        seed: int = 0,
+        with_splits: bool = True,
+        device: str = "cpu",
+        **learning: Any,
+    ) -> None:
+        self.case, self.rng, self.device = case, np.random.default_rng(seed), device
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
         self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(case.policies)]
@@ -127,7 +136,8 @@ class Turns:
             make_decided(learner)
             self.learners.append(learner)
             self.assemblers.append(BatchAssembler(self.arrays, policy, case.columns, hold_blocks=False))
-            inference = PolicyInference(build_actor_critic(case.model, case.spec), sizes.trajectories, "cpu", policy)
+            model = build_actor_critic(case.model, case.spec, device)
+            inference = PolicyInference(model, sizes.trajectories, device, policy)
             requests = PolicyRequests(self.arrays, policy, 0, 1)
             own = counters[ACTORS + policy]
             self.policies.append(PolicyCore(self.arrays, requests, self.weights[policy], inference, own, policy))
@@ -144,7 +154,7 @@ class Turns:
             spec=self.case.spec,
             model=self.case.model,
             learning=self.case.learning(**learning),
-            device="cpu",
+            device=self.device,
             seed=10 + policy,
             checkpoint_dir=folder / str(policy),
             load_kind="latest",

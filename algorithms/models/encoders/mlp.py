@@ -6,10 +6,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from appo.algorithms.models.acting import calls_of
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.layers import fully_connected
-from appo.algorithms.models.packing import Call
 from appo.envs.api import ObservationLeaf
 
 
@@ -27,7 +25,3 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, numbers] -> [B, output_size]."""
         return self.layers(x)
-
-    def calls(self) -> list[Call]:
-        """See `acting.Flat`."""
-        return calls_of(self.layers)

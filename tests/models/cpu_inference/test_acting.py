@@ -1,14 +1,18 @@
-"""Acting as a list of calls: the numbers of the modules that it was made of, for the weights as they were then."""
+"""Acting on a CPU: the numbers of the plain modules, for the weights as they were, which it leaves alone."""
+
+import collections
 
 import pytest
 import torch
 from torch import nn
 
-from appo.algorithms.models.acting import ActingStep, calls_of
 from appo.algorithms.models.activations import Elu
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
-from appo.algorithms.models.packing import Packable
+from appo.algorithms.models.cpu_inference.acting import ActingStep
+from appo.algorithms.models.cpu_inference.calls import CallFinder, through
+from appo.algorithms.models.encoders import resnet_impala
+from appo.algorithms.models.layers import conv
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from tests.models.processors import packs_bf16, packs_float32
 
@@ -27,10 +31,8 @@ def build(*leaves, **options):
     return model
 
 
-def pack(model):
-    for layer in model.modules():
-        if isinstance(layer, Packable):
-            layer.pack(model.dtype)
+def calls_of(module, packs=False):
+    return CallFinder(torch.float32, packs=packs).calls_of(module)
 
 
 def observe(*leaves):
@@ -50,9 +52,11 @@ def observe(*leaves):
 def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
     model = build(*leaves, precision=precision, encoder="conv_simple", actor_critic_share_weights=shared)
     observations, state = observe(*leaves), torch.randn(3, model.state_size)
-    plain = model.act(observations, state)
-    pack(model)
-    packed = ActingStep(model)(observations, state)
+    plain, step = model.act(observations, state), ActingStep(model)
+    packed = step(observations, state)
+    kinds = collections.Counter(type(layer).__name__ for layer in step.packed)
+    per_trunk = {"PixelConv": 1, "Conv2d": 2, "Linear": len(leaves), "GruLayer": 1}
+    assert kinds == {kind: count * len(model.trunks) for kind, count in per_trunk.items()}
     tolerance = 1e-4 if precision == "fp32" else 0.03
     for mine, expected in zip(packed, plain, strict=True):
         assert mine.dtype == torch.float32 and expected.abs().max() > 0.05
@@ -90,7 +94,6 @@ def test_prepared_layers_give_the_numbers_of_their_modules(options, precision):
 )
 def test_autocast_is_entered_only_for_layers_that_are_not_packed(monkeypatch, leaves, options, is_entered):
     model, entered = build(*leaves, precision="bf16", **options), []
-    pack(model)
     autocast = model.autocast
 
     def enter(device):
@@ -157,15 +160,65 @@ def test_hooks_are_called():
     assert run(calls_of(layers), 1.0) == [11.0] and seen == [[1.0]]
 
 
-def owners(calls):
-    """The classes of what is called, or of the layers whose methods are."""
-    return [type(getattr(call, "__self__", call)).__name__ for call in calls]
-
-
 @packs_float32
 def test_every_layer_of_ours_is_one_call():
     model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
-    pack(model)
-    image, vector = (calls_of(encoder) for encoder in model.trunks[0].encoder.encoders)
-    assert owners(image) == ["PixelConv", "Elu", *["Conv2d", "Elu"] * 2, "FlattenImage"]
-    assert owners(vector) == ["function", "Elu", "PackedMatrix", "Elu"]
+    image, vector = (calls_of(encoder, packs=True) for encoder in model.trunks[0].encoder.encoders)
+    assert names(image) == ["PackedKernel", "Elu", *["PackedKernel", "Elu"] * 2, "FlattenImage"]
+    assert names(vector) == ["function", "Elu", "PackedMatrix", "Elu"]
+
+
+def names(calls):
+    """The classes of what is called, or of the modules whose methods are."""
+    return [type(getattr(call, "__self__", call)).__name__ for call in calls]
+
+
+class OfTheUsersOwn(nn.Module):
+    """Reads attributes of its layers, and keeps one of them apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(128, 256)
+        self.second = nn.Linear(256, 256)
+        self.blocks = nn.ModuleList([nn.Sequential(self.second, nn.ReLU()), nn.Identity()])
+        self.bias = nn.Parameter(torch.randn(256))
+
+    def forward(self, x):
+        x = self.first(x) + self.bias * self.first.weight.sum()
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@packs_float32
+def test_layers_inside_a_module_that_no_rule_knows_are_packed_and_the_module_is_left_alone():
+    module, x = OfTheUsersOwn().requires_grad_(False), torch.randn(4, 128)
+    layers, attributes = [module.first, module.second], set(vars(module))
+    finder = CallFinder(torch.float32, packs=True)
+    (call,) = finder.calls_of(module)
+    assert finder.packed == set(layers)
+    expected = module(x)
+    torch.testing.assert_close(call(x), expected, atol=1e-4, rtol=1e-5)
+    for layer in layers:
+        layer.bias.add_(1.0)
+    torch.testing.assert_close(call(x), expected, atol=1e-4, rtol=1e-5)
+    assert not torch.allclose(module(x), expected) and set(vars(module)) == attributes
+    assert [module.first, module.second] == layers and "forward" not in vars(module.first)
+
+
+@packs_float32
+def test_a_network_of_residual_blocks_is_the_sum_that_it_was():
+    torch.manual_seed(0)
+    encoder = resnet_impala.Encoder(IMAGE, ModelConfig(obs_scale=255.0)).requires_grad_(False)
+    finder, image = CallFinder(torch.float32, packs=True), observe(IMAGE)["obs"]
+    calls = finder.calls_of(encoder)
+    assert len(finder.packed) == 15
+    torch.testing.assert_close(through(calls, image), encoder(image), atol=1e-5, rtol=1e-5)
+
+
+@packs_float32
+def test_a_hooked_layer_is_not_packed():
+    layer, finder = conv(3, 8, 3, 1, ModelConfig()), CallFinder(torch.float32, packs=True)
+    layer.register_forward_hook(lambda module, inputs, output: -output)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(through(finder.calls_of(nn.Sequential(layer)), x), layer(x)) and not finder.packed

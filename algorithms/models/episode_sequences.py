@@ -1,0 +1,87 @@
+"""A recurrent layer over whole trajectories by the device's own library, which knows no resets.
+
+Trajectories are cut where episodes begin. The parts, longest first, are packed step by step, as
+`torch.nn.utils.rnn.PackedSequence` has it, so that nothing is padded and one call computes all of them. It waits for
+the device once, to learn where episodes begin. Numbers are float32, as `--precision` promises of states.
+
+Shape letters:  T = time steps,  N = agent rows,  H = hidden size,  S = parts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Parts(NamedTuple):
+    """Trajectories cut where episodes begin. All but `batch_sizes` lie on the trajectories' device."""
+
+    packed: Tensor  # [T * N] int64: which step, in the order of [T, N], each packed one is
+    unpacked: Tensor  # [T * N] int64, the inverse
+    batch_sizes: Tensor  # [longest part] int64, on the CPU: parts that have a first, second, ... step
+    row: Tensor  # [S] int64: whose part it is
+    keep: Tensor  # [S, 1] 1.0 where a part goes on with the row's state, 0.0 where an episode begins
+
+
+def cut(keep: Tensor) -> Parts:
+    """[T, N, 1] 0.0 where an episode begins, else 1.0."""
+    steps, rows = keep.shape[:2]
+    goes_on = keep.squeeze(-1).t().cpu() != 0.0  # [N, T]
+    begins = ~goes_on
+    begins[:, 0] = True
+    at = begins.flatten().nonzero().squeeze(1)  # in the order of [N, T]
+    lengths = torch.diff(at, append=torch.tensor([steps * rows]))
+    lengths, order = lengths.sort(descending=True, stable=True)
+    at = at[order]
+    row, start = at // steps, at % steps
+    offset = torch.arange(int(lengths[0])).unsqueeze(1)
+    exists = offset < lengths  # [longest, S]
+    packed = ((start + offset) * rows + row)[exists]
+    unpacked = torch.empty_like(packed)
+    unpacked[packed] = torch.arange(len(packed))
+    keeps = goes_on.flatten()[at].to(keep.dtype).unsqueeze(1)
+    device = keep.device
+    return Parts(packed.to(device), unpacked.to(device), exists.sum(1), row.to(device), keeps.to(device))
+
+
+def unroll_gru(x: Tensor, state: Tensor, keep: Tensor, weights: list[Tensor]) -> Tensor:
+    """As `sequences.GruSequence`, but for the inputs, which are not multiplied yet.
+
+    Args:
+        x: [T, N, F].
+        state: [N, H] before the first step.
+        keep: [T, N, 1] 0.0 where an episode begins, else 1.0.
+        weights: input [3H, F] and recurrent [3H, H], then their biases [3H].
+
+    Returns:
+        [T, N, H] the state after every step.
+    """
+    parts = cut(keep)
+    with torch.autocast(x.device.type, enabled=False):
+        output, _ = torch._VF.gru(
+            _packed(x, parts), parts.batch_sizes, _before(state, parts), weights, True, 1, 0.0, True, False
+        )
+    return _unpacked(output, parts, keep)
+
+
+def unroll_lstm(x: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weights: list[Tensor]) -> Tensor:
+    """As `unroll_gru`, with 4H instead of 3H, and c [N, H] before the first step."""
+    parts = cut(keep)
+    before = (_before(state, parts), _before(cell, parts))
+    with torch.autocast(x.device.type, enabled=False):
+        output, *_ = torch._VF.lstm(_packed(x, parts), parts.batch_sizes, before, weights, True, 1, 0.0, True, False)
+    return _unpacked(output, parts, keep)
+
+
+def _packed(x: Tensor, parts: Parts) -> Tensor:
+    return x.float().flatten(0, 1).index_select(0, parts.packed)
+
+
+def _before(state: Tensor, parts: Parts) -> Tensor:
+    return (state.index_select(0, parts.row) * parts.keep).unsqueeze(0)
+
+
+def _unpacked(output: Tensor, parts: Parts, keep: Tensor) -> Tensor:
+    return output.index_select(0, parts.unpacked).unflatten(0, keep.shape[:2])

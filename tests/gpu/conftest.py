@@ -1,0 +1,38 @@
+"""The device under test. On the CPU, a rehearsal: it stands in with the choices of other devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+
+from appo.algorithms.models.device_choices import OF_TORCH
+from tests.end_to_end.conftest import start
+from tests.models.processors import use_on_cpu
+
+__all__ = ["start"]
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is compared with the CPU; it multiplies in full float32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    name: str = request.config.getoption("--gpu_device")
+    return name
+
+
+@pytest.fixture
+def on_device(device: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which networks on `device` compute as on a GPU."""
+
+    @contextlib.contextmanager
+    def within() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            if device == "cpu":
+                use_on_cpu(patch, OF_TORCH)
+            yield
+
+    return within

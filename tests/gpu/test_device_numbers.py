@@ -1,0 +1,184 @@
+"""The same numbers on a device as on the CPU: decisions, losses, gradients, weights after training, checkpoints."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from appo.algorithms.messages import CheckpointSaved, SaveCheckpoint
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.workers.policy_core import PolicyCore
+from tests.models.test_actor_critic import (
+    ACTIONS,
+    CORES,
+    OBSERVATIONS,
+    ROWS,
+    STEPS,
+    random_observations,
+    small_config,
+    some_resets,
+    spec_of,
+    trained_model,
+)
+from tests.workers.core_cases import Case, Turns, run_state
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("one_thread")]
+GRU: dict[str, Any] = {"rnn_type": "gru"}
+SHORT = {"synthetic_episode_length": 4}
+LEARNED: dict[str, Any] = {
+    "gru": lambda: Case("synthetic_identity", options=SHORT, **GRU),
+    "two trunks of lstm": lambda: Case(
+        "synthetic_truncation", options=SHORT, rnn_type="lstm", rnn_num_layers=2, actor_critic_share_weights=False
+    ),
+    "continuous": lambda: Case("synthetic_continuous", options=SHORT, use_rnn=False, normalize_returns=True),
+    "image and vector": lambda: Case(
+        "synthetic_dict", options={"synthetic_image_size": 40, **SHORT}, obs_scale=255.0, precision="fp32", **GRU
+    ),
+    "several agents": lambda: Case(
+        "synthetic_multi", options={"synthetic_num_agents": 3, "synthetic_episode_length": 5}, **GRU
+    ),
+}
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def assert_equal(on_device, on_cpu, tolerance=1e-3):
+    """To the rounding of float32 through some layers."""
+    scale = max(1e-3, float(on_cpu.detach().abs().max())) if on_cpu.numel() else 1.0
+    torch.testing.assert_close(on_device.detach().cpu(), on_cpu.detach(), rtol=tolerance, atol=tolerance * scale)
+
+
+def unrolled(model, observations, state, is_first):
+    output = model.unroll(observations, state, is_first)
+    (output.parameters.clamp(min=-50.0).sin().mean() + output.values.sin().mean()).backward()
+    return [output.parameters, output.values, *(parameter.grad for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("encoder", OBSERVATIONS)
+def test_networks_have_the_outputs_and_gradients_that_they_have_on_the_cpu(on_device, device, encoder, core, actions):
+    masked = any(leaf.kind == "discrete" for leaf in ACTIONS[actions])
+    spec = spec_of(OBSERVATIONS[encoder], ACTIONS[actions], masked)
+    model = trained_model(small_config(encoder=encoder, **CORES[core]), spec)
+    observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
+    state = torch.randn(ROWS, model.state_size)
+    on_cpu = unrolled(copy.deepcopy(model), observations, state, is_first)
+    there = {name: value.to(device) for name, value in observations.items()}
+    with on_device():
+        found = unrolled(model.to(device), there, state.to(device), is_first.to(device))
+    for mine, expected in zip(found, on_cpu, strict=True):
+        assert_equal(mine, expected)
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("encoder", OBSERVATIONS)
+def test_policy_workers_decide_as_on_the_cpu(on_device, device, encoder, core):
+    spec, rows = spec_of(OBSERVATIONS[encoder], ACTIONS["mixed"], masked=True), torch.arange(ROWS)
+    model = trained_model(small_config(encoder=encoder, **CORES[core]), spec)
+    observations, is_first = random_observations(spec, STEPS, ROWS), some_resets()
+
+    def decide(where):
+        policy = PolicyInference(copy.deepcopy(model), ROWS, where, seed=1)
+        steps = [{name: value[t] for name, value in observations.items()} for t in range(STEPS)]
+        results = [policy.act(rows, seen, is_first[t], deterministic=True) for t, seen in enumerate(steps)]
+        sampled = policy.act(rows, steps[0], is_first[0])
+        likelihood = policy.model.distribution.log_prob(sampled.parameters.to(where), sampled.actions.to(where))
+        assert_equal(likelihood, sampled.log_prob)
+        return results
+
+    on_cpu = decide("cpu")
+    with on_device():
+        found = decide(device)
+    for mine, expected in zip(found, on_cpu, strict=True):
+        assert all(field.device.type == "cpu" for field in mine)
+        for number, expected_number in zip(mine, expected, strict=True):
+            assert_equal(number, expected_number)
+
+
+@pytest.mark.parametrize("case", LEARNED)
+def test_learners_take_the_steps_that_they_take_on_the_cpu(on_device, device, tmp_path, case):
+    on_cpu = Turns(LEARNED[case](), tmp_path / "cpu")
+    with on_device():
+        there = Turns(LEARNED[case](), tmp_path / "device", with_splits=False, device=device)
+    try:
+        for _ in range(2):
+            on_cpu.next_batch(0)
+            for name, array in on_cpu.stagings[0].arrays.items():
+                there.stagings[0].arrays[name][:] = array
+            expected = on_cpu.learners[0].train(on_cpu.stagings[0])
+            with on_device():
+                found = there.learners[0].train(there.stagings[0])
+            assert found.train_step == expected.train_step
+            assert found.metrics.keys() == expected.metrics.keys() and "loss" in found.metrics
+            for name, value in expected.metrics.items():
+                assert found.metrics[name] == pytest.approx(value, rel=0.01, abs=1e-3), name
+    finally:
+        on_cpu.close()
+    # Adam divides by the size of gradients, and so makes as much of rounding where there is no gradient.
+    weights = zip(there.learners[0]._model.parameters(), on_cpu.learners[0]._model.parameters(), strict=True)
+    step = on_cpu.case.learning().learning_rate
+    for weight, weight_on_cpu in weights:
+        assert (weight.detach().cpu() - weight_on_cpu.detach()).abs().max() <= 2.0 * step
+
+
+@pytest.mark.parametrize("case", LEARNED)
+def test_what_was_acted_on_the_device_is_what_its_learner_computes(on_device, device, tmp_path, case):
+    with on_device():
+        turns = Turns(LEARNED[case](), tmp_path, device=device)
+        try:
+            batch, model = turns.next_batch(0), turns.learners[0]._model
+        finally:
+            turns.close()
+        assert {value.device.type for value in batch.observations.values()} == {torch.device(device).type}
+        with torch.no_grad():
+            unrolled_again = model.unroll(
+                {name: value[:-1] for name, value in batch.observations.items()},
+                batch.recurrent_state[0],
+                batch.is_first[:-1],
+            )
+            log_prob = model.distribution.log_prob(unrolled_again.parameters, batch.actions)
+    counts = (batch.active[:-1] != 0) & batch.own[:-1]
+    assert counts.any()
+    assert ((log_prob - batch.behaviour_log_prob).exp() - 1.0).abs()[counts].max() < 1e-3
+
+
+def test_what_is_copied_to_a_gpu_lies_in_memory_that_it_reads_itself(device, tmp_path):
+    turns = Turns(LEARNED["image and vector"](), tmp_path, with_splits=False, device=device)
+    is_gpu = torch.device(device).type == "cuda"
+    staged = [torch.from_numpy(array) for array in turns.stagings[0].arrays.values()]
+    player = turns.policies[0]
+    assert isinstance(player, PolicyCore)
+    uploads = [rows._upload for rows in player._observations.values()]
+    weights = [turns.policies[0].inference.received, turns.learners[0]._published]
+    if is_gpu:
+        assert all(tensor is not None and tensor.is_pinned() for tensor in [*staged, *uploads, *weights])
+    else:
+        assert uploads == [None] * len(uploads) and weights[1] is turns.learners[0]._flat
+
+
+@pytest.mark.parametrize("direction", ["device to cpu", "cpu to device"])
+def test_a_learner_goes_on_from_the_checkpoint_of_another_device(on_device, device, tmp_path, direction):
+    first, second = (device, "cpu") if direction == "device to cpu" else ("cpu", device)
+    with on_device():
+        before = Turns(LEARNED["gru"](), tmp_path, device=first)
+        try:
+            before.next_batch(0)
+            before.learners[0].train(before.stagings[0])
+        finally:
+            before.close()
+        saved = before.learners[0].save(SaveCheckpoint(0, "latest", 100, run_state(100), 1, math.nan, ""))
+        assert isinstance(saved, CheckpointSaved)
+        learner = Turns(LEARNED["gru"](), tmp_path, with_splits=False, seed=1, device=second).learners[0]
+        restored = learner.restore()
+    assert restored.run_state == run_state(100) and learner.policy_version == before.learners[0].policy_version > 0
+    for mine, expected in zip(learner._model.parameters(), before.learners[0]._model.parameters(), strict=True):
+        assert mine.device.type == torch.device(second).type and torch.equal(mine.cpu(), expected.cpu())
