@@ -95,8 +95,8 @@ class SplitBlocks:
         """Find the place after the last complete rollout; a rollout that a dead predecessor began is begun anew."""
         self._filling = arrays["filling_sequence"][actor, split]  # [K]
         self._ready = arrays["ready_sequence"][actor, split]
-        self._taken = arrays["taken_sequence"][:, actor, split]  # [P, K]
-        self._unplayed = arrays["unplayed_sequence"][:, actor, split]  # [P, K]
+        self._taken = arrays["taken_sequence"][:, actor, split]  # [L, K]
+        self._unplayed = arrays["unplayed_sequence"][:, actor, split]  # [L, K]
         self._filling[:] = self._ready
         self.sequence = int(self._ready.max())  # of the last rollout begun
         self.num_blocks = len(self._ready)
@@ -126,10 +126,13 @@ class SplitBlocks:
         return True
 
     def play(self, policies: NDArray[np.int32]) -> None:
-        """Say which policies have a row in the rollout so far; the learners of the others are not waited for."""
+        """Say which policies have a row in the rollout so far; the learners of the others are not waited for.
+
+        Frozen policies, which come after those that learn, have none.
+        """
         unplayed, sequence = self._unplayed[:, self.block], self.sequence
         is_played = np.zeros(len(unplayed), np.bool_)
-        is_played[policies] = True
+        is_played[policies[policies < len(unplayed)]] = True
         unplayed[:] = np.where(is_played, np.minimum(unplayed, sequence - 1), sequence)
 
     def complete(self) -> None:

@@ -49,7 +49,7 @@ class BatchAssembler:
         self._sources = {spec.name: shared[spec.name] for spec in batch_arrays(shared.sizes)}
         self._policy = policy
         self._all_columns = np.arange(shared.sizes.rows)
-        self._one_policy = shared.sizes.policies == 1
+        self._one_policy = shared.sizes.acting_policies == 1
         self._trajectories = trajectories
         self._held: list[BlockAddress] = []
         self._open: tuple[BlockAddress, NDArray[np.int64]] | None = None  # block begun, its columns not yet copied

@@ -4,7 +4,8 @@ Every cell has exactly one writer, so no lock is needed. The writer of a sequenc
 data that it announces; its reader reads it first.
 
 Letters:  A = actors,  S = splits of an actor,  K = blocks of a split,  T = rollout length,  E = agent rows of a split,
-C = recurrent states in a block = T / recurrence,  H = size of a recurrent state,  P = policies,  N = processes,
+C = recurrent states in a block = T / recurrence,  H = size of a recurrent state,  N = processes,
+P = acting policies,  L = learning policies, the first L of the acting ones,
 W = numbers that store an action,  Q = numbers that describe its distribution.
 """
 
@@ -32,7 +33,8 @@ class Sizes(NamedTuple):
     rollout: int  # T
     recurrence: int
     rows: int  # E
-    policies: int  # P
+    acting_policies: int  # P: those that learn, then frozen ones
+    learning_policies: int  # L: those that have a learner
     processes: int  # N: actors, policy workers, learners
     state_size: int  # H
     observations: dict[str, TensorSpec]
@@ -120,7 +122,7 @@ def batch_arrays(sizes: Sizes) -> list[ArraySpec]:
 def header_arrays(sizes: Sizes) -> list[ArraySpec]:
     """Who has which block. See `blocks.py` for how a block's state follows from these numbers."""
     block = (sizes.actors, sizes.splits, sizes.blocks)
-    of_policy = (sizes.policies, *block)
+    of_policy = (sizes.learning_policies, *block)
     return [
         ArraySpec("filling_sequence", block, "i8", "actor", "learner, driver", "rollout that the block was begun for"),
         ArraySpec("ready_sequence", block, "i8", "actor", "all others", "rollout that the block holds completely"),
@@ -135,26 +137,26 @@ def header_arrays(sizes: Sizes) -> list[ArraySpec]:
 def request_arrays(sizes: Sizes) -> list[ArraySpec]:
     """One row per split: which slab of which block waits for actions."""
     split = (sizes.actors, sizes.splits)
+    of_policy = (sizes.acting_policies, *split)
     return [
         ArraySpec("request_block", split, "i4", "actor", "policy", "block of the slab that waits"),
         ArraySpec("request_step", split, "i4", "actor", "policy", "row of the slab that waits"),
         ArraySpec("asked", split, "i8", "actor", "policy", "number of requests made; announces the two above"),
-        ArraySpec(
-            "unasked", (sizes.policies, *split), "i8", "actor", "policy", "newest request that is not for the policy"
-        ),
-        ArraySpec("answered", (sizes.policies, *split), "i8", "policy", "actor", "number of requests answered"),
+        ArraySpec("unasked", of_policy, "i8", "actor", "policy", "newest request that is not for the policy"),
+        ArraySpec("answered", of_policy, "i8", "policy", "actor", "number of requests answered"),
     ]
 
 
 def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
     """What changes with every step and is only ever read as a whole."""
-    actor_policy, process = (sizes.actors, sizes.policies), (sizes.processes,)
+    actor_policy, learning = (sizes.actors, sizes.acting_policies), (sizes.learning_policies,)
+    process = (sizes.processes,)
     return [
         ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
         ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
-        ArraySpec("train_steps", (sizes.policies,), "i8", "learner", "driver", "optimizer steps, over all runs"),
-        ArraySpec("awaits_batch", (sizes.policies,), "u1", "learner", "policy", "1: no batch, the learner sleeps"),
-        ArraySpec("progress", (sizes.policies,), "f8", "driver", "learner", "share of the frame budget that is spent"),
+        ArraySpec("train_steps", learning, "i8", "learner", "driver", "optimizer steps, over all runs"),
+        ArraySpec("awaits_batch", learning, "u1", "learner", "policy", "1: no batch, the learner sleeps"),
+        ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame budget that is spent"),
         ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),
         ArraySpec("memory_mb", process, "f4", "driver", "driver", "resident memory, shared pages included"),
@@ -166,7 +168,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("driver_in_queue", (*process, 2), "u1", "driver", "each", "1: the driver is inside that queue"),
         ArraySpec("restarts", process, "i8", "driver", "driver", "how often the worker was replaced"),
         ArraySpec("quarantined", process, "u1", "driver", "learner", "1: the worker is not replaced any more"),
-        ArraySpec("policy_begun", (sizes.policies,), "u1", "driver", "learner", "1: the driver knows where it began"),
+        ArraySpec("policy_begun", learning, "u1", "driver", "learner", "1: the driver knows where it began"),
         ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "all others", "seconds per stage"),
         ArraySpec("event_counts", (sizes.processes, NUM_EVENT_COUNTERS), "i8", "each", "driver", "events per kind"),
     ]

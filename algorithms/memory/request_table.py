@@ -73,7 +73,7 @@ class PolicyRequests:
         self._asked = arrays["asked"][mine]
         self._unasked = arrays["unasked"][policy][mine]
         self._answered = arrays["answered"][policy][mine]
-        self._one_policy = arrays.sizes.policies == 1
+        self._one_policy = arrays.sizes.acting_policies == 1
         self._block = arrays["request_block"][mine]
         self._step = arrays["request_step"][mine]
         self._ready, self._taken = arrays["ready_sequence"][mine], arrays["taken_sequence"][:, mine]

@@ -40,7 +40,7 @@ class Statistics:
             budget: of the run, over all resumes.
             point_every_s: seconds between two points of the curves.
         """
-        policies = arrays.sizes.policies
+        policies = arrays.sizes.learning_policies
         self.arrays = arrays
         self.budget = budget
         self.episodes = [EpisodeWindow(stats_avg) for _ in range(policies)]
@@ -65,7 +65,8 @@ class Statistics:
         """Take one report in."""
         if isinstance(report, EpisodesFinished):
             for episode in report.episodes:
-                self.episodes[episode.policy].add(episode)
+                if episode.policy < len(self.episodes):  # a frozen policy has no curve of its own
+                    self.episodes[episode.policy].add(episode)
         elif isinstance(report, TrainingReport):
             self.training[report.policy] = report.metrics
         elif isinstance(report, PolicyRestored):

@@ -82,7 +82,7 @@ class Driver:
         )
         self.checkpoints = CheckpointScheduler(context)
         self._controllers: Sequence[Controller] = (self.checkpoints, *(make(context) for make in CONTROLLERS))
-        self._files = experiment.output_files(arrays.sizes.policies)
+        self._files = experiment.output_files(arrays.sizes.learning_policies)
         self._sinks = [make(self._files) for make in SINKS]
         self._arrays = arrays
         self._experiment = experiment

@@ -94,7 +94,8 @@ def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
         rollout=learning.rollout,
         recurrence=learning.recurrence if learning.recurrence > 0 else learning.rollout,
         rows=rows,
-        policies=sampling.num_policies,
+        acting_policies=sampling.num_policies,
+        learning_policies=sampling.num_policies,
         processes=len(Roster.of(sampling, config.workers)),
         state_size=config.model.recurrent_state_size,
         observations=observation_tensors(observed(spec, config.model.critic_sees_time)),
@@ -110,7 +111,7 @@ def check_memory(config: TrainConfig, sizes: Sizes) -> float:
     """
     blocks_mb = layout.total_bytes(sizes) / 1e6
     column_mb = sum(spec.nbytes for spec in layout.batch_arrays(sizes)) / 1e6 / (sizes.trajectories * sizes.blocks)
-    staging_mb = 2 * config.learning.trajectories_per_iteration * column_mb * sizes.policies
+    staging_mb = 2 * config.learning.trajectories_per_iteration * column_mb * sizes.learning_policies
     with_torch = [KINDS[worker.kind].uses_torch for worker in Roster.of(config.sampling, config.workers).ids]
     processes_mb = sum(_MB_PER_TORCH_WORKER if uses_torch else _MB_PER_ACTOR for uses_torch in with_torch)
     needed_mb, available_mb = blocks_mb + staging_mb + processes_mb, available_memory() / 1e6
@@ -145,8 +146,8 @@ def allocate(config: TrainConfig, sizes: Sizes) -> SharedResources:
     roster = Roster.of(config.sampling, config.workers)
     blocks = sizes.actors * sizes.splits * sizes.blocks
     log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
-    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.policies)]
-    snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.policies)]
+    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.acting_policies)]
+    snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.learning_policies)]
     return SharedResources(SharedArrays.create(sizes), weights, snapshots, Bells(roster), roster)
 
 

@@ -206,7 +206,7 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         env,
         SplitBlocks(arrays, job.index, split),
         SplitRequests(arrays, job.index, split),
-        _assignment(job, arrays.sizes.policies, split, generation),
+        _assignment(job, arrays.sizes.acting_policies, split, generation),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
     )
 

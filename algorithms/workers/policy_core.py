@@ -143,7 +143,7 @@ class PolicyCore:
         )
         observed, decided, agent, state = (slab_of[:, :, None] * len(lanes) + lanes).reshape(len(slab_of), -1)
         rows = Rows(observed, decided, agent, np.repeat(offset == 0, len(lanes)), state)
-        if sizes.policies == 1:
+        if sizes.acting_policies == 1:
             return rows
         mine = self._policy_id[observed] == self._policy
         return Rows(*(part[mine] for part in rows))

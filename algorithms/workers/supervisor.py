@@ -234,9 +234,9 @@ class Supervisor:
 
     def count_blocks(self) -> dict[str, int]:
         """How many blocks are in each state, and how many nobody who lives can go on with."""
-        sizes = self._arrays.sizes
-        actors = {actor for actor in range(sizes.actors) if WorkerId(ACTOR, 0, actor) not in self._workers}
-        learners = {policy for policy in range(sizes.policies) if WorkerId(LEARNER, policy, 0) not in self._workers}
+        num_actors, num_learners = self._arrays.sizes.actors, self._arrays.sizes.learning_policies
+        actors = {actor for actor in range(num_actors) if WorkerId(ACTOR, 0, actor) not in self._workers}
+        learners = {policy for policy in range(num_learners) if WorkerId(LEARNER, policy, 0) not in self._workers}
         return blocks.count_blocks(self._arrays, actors, learners)
 
     def stop_sampling(self, timeout_s: float) -> list[Report]:

@@ -1,6 +1,6 @@
 """How much memory does a run take, and what does each further policy add?
 
-    python -m benchmarks.speed.memory [--policies=1,2,4] [--seconds=10] [--out=FILE] --env=CartPole-v1 [training options]
+    python -m benchmarks.speed.memory [--policies=1,2,4] [--seconds=10] [--out=FILE] --env=CartPole-v1 [options]
 
 Trains with so many policies at a time and sums the proportional set size (PSS) of every process of the run `--seconds`
 after all policies have learned something: what several processes share, such as the code of torch, counts once. The

@@ -18,8 +18,11 @@ ROW_ARRAYS = ("obs/obs", "obs/pixels", "is_first", "is_last", "active", "policy_
 STEP_ARRAYS = ("rewards", "terminated", "answers", "policy_version")  # of those that a learner reads
 
 
-def small_sizes(**changes) -> Sizes:
-    """Every size differs from the others, as far as it can, so that no two axes can be confused."""
+def small_sizes(policies: int = 1, frozen: int = 0, **changes) -> Sizes:
+    """Every size differs from the others, as far as it can, so that no two axes can be confused.
+
+    `policies` learn, and as many more as are `frozen` only act.
+    """
     return Sizes(
         actors=2,
         splits=3,
@@ -27,7 +30,8 @@ def small_sizes(**changes) -> Sizes:
         rollout=4,
         recurrence=2,
         rows=5,
-        policies=1,
+        acting_policies=policies + frozen,
+        learning_policies=policies,
         processes=7,
         state_size=3,
         observations=OBSERVATIONS,

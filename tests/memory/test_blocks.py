@@ -11,7 +11,7 @@ FREE, FILLING, READY, TRAINING = BlockState
 
 def one_split(**changes):
     arrays = shared(**({"actors": 1, "splits": 1} | changes))
-    learners = [LearnerBlocks(arrays, policy) for policy in range(arrays.sizes.policies)]
+    learners = [LearnerBlocks(arrays, policy) for policy in range(arrays.sizes.learning_policies)]
     return arrays, SplitBlocks(arrays, 0, 0), learners
 
 
@@ -284,8 +284,8 @@ def test_actions_are_the_first_numbers_of_the_answers():
     np.testing.assert_array_equal(split.actions[1, 2], np.broadcast_to([0.0, 1.0, 2.0], (5, 3)))
 
 
-def several(policies=3, blocks=2):
-    arrays = shared(actors=1, splits=1, blocks=blocks, policies=policies)
+def several(policies=3, blocks=2, frozen=0):
+    arrays = shared(actors=1, splits=1, blocks=blocks, policies=policies, frozen=frozen)
     return arrays, SplitBlocks(arrays, 0, 0), [LearnerBlocks(arrays, policy) for policy in range(policies)]
 
 
@@ -313,6 +313,15 @@ def test_a_learner_whose_policy_plays_no_row_is_neither_given_the_block_nor_wait
         assert states(arrays) == [READY] and not split.begin_next()
         take_all(learners[1])
         assert states(arrays) == [FREE]
+
+
+def test_a_block_that_only_frozen_policies_play_is_free_as_soon_as_it_is_complete():
+    arrays, split, learners = several(policies=2, frozen=2, blocks=1)
+    for _ in range(3):
+        play_rollout(split, 2, 3)
+        assert numbers(learners) == [[], []] and states(arrays) == [FREE]
+    play_rollout(split, 1, 3)
+    assert numbers(learners) == [[], [4]] and states(arrays) == [READY]
 
 
 def test_a_split_that_changes_hands_is_the_next_policy_s_as_soon_as_it_is_complete_and_not_before():

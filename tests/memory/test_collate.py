@@ -27,7 +27,7 @@ class Actors:
             assert split.begin_next()
             block = (*cell, split.block)
             fill_with_noise(self.arrays, self.names, block, self.rng)
-            self.arrays["policy_id"][block][...] = self.rng.integers(self.arrays.sizes.policies, size=(5, 5))
+            self.arrays["policy_id"][block][...] = self.rng.integers(self.arrays.sizes.acting_policies, size=(5, 5))
             self.log.append({name: self.arrays[name][block].copy() for name in self.names})
             split.complete()
 

@@ -27,7 +27,8 @@ class Clock:
 def small_statistics(stats_avg: int = 3, *, budget: Budget | None = None, every_s: float = 20.0, **sizes) -> Statistics:
     """Of two actors; processes: two actors, a policy worker and a learner for each policy."""
     policies = sizes.get("policies", 1)
-    groups = {ACTOR: Group(1, 2), POLICY_WORKER: Group(policies, 1), LEARNER: Group(policies, 1)}
+    acting = policies + sizes.get("frozen", 0)
+    groups = {ACTOR: Group(1, 2), POLICY_WORKER: Group(acting, 1), LEARNER: Group(policies, 1)}
     roster = Roster(groups)
     kinds = {KINDS[kind].timers: roster.places(kind) for kind in groups}
     arrays = shared(**({"actors": 2, "processes": len(roster)} | sizes))

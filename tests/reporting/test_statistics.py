@@ -6,6 +6,7 @@ import math
 import pytest
 
 from appo.algorithms.memory.counters import EventCounter, Timer
+from appo.algorithms.messages import EpisodesFinished
 from appo.algorithms.reporting import statistics as module
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RateMeter
@@ -181,6 +182,15 @@ def test_episodes_and_metrics_belong_to_the_policy_that_made_them():
     assert lags == {"0_aux/policy_lag_min": 1.0, "0_aux/policy_lag_avg": 2.0, "0_aux/policy_lag_max": 3.0}
     assert not any(tag.startswith("0_aux/policy_lag") for tag in first)
     assert second["0_aux/master_process_memory_mb"] > 10.0
+
+
+def test_frozen_policies_add_to_the_frames_and_have_no_curves():
+    statistics = small_statistics(policies=2, frozen=1)
+    statistics.add(EpisodesFinished([*episode(2, 9.0).episodes, *episode(1, 5.0).episodes]))
+    statistics.arrays["env_frames"][...] = [[1, 20, 300], [0, 0, 4000]]
+    snapshot = statistics.snapshot()
+    assert [policy.avg_reward for policy in snapshot.policies] == [None, 5.0]
+    assert snapshot.env_frames == 4321 and [statistics.env_frames(policy) for policy in range(2)] == [1, 20]
 
 
 def test_frames_are_summed_over_actors_and_resumes(monkeypatch):

@@ -64,7 +64,8 @@ def test_sizes_follow_from_the_options_and_the_environment(tmp_path):
     config = config_of(tmp_path, *options, *learning, *model, "--synthetic_num_agents=5", env="synthetic_multi")
     spec = probe("synthetic_multi", config.family)
     sizes = sizes_of(config, spec)
-    assert (sizes.actors, sizes.splits, sizes.rows, sizes.policies) == (3, 4, 2 * 5, 2)
+    assert (sizes.actors, sizes.splits, sizes.rows) == (3, 4, 2 * 5)
+    assert (sizes.acting_policies, sizes.learning_policies) == (2, 2)
     assert (sizes.rollout, sizes.recurrence, sizes.processes) == (16, 4, 3 + 2 * 2 + 2)
     assert sizes.state_size == build_actor_critic(config.model, spec).state_size == 48
     assert sizes.trajectories == 3 * 8 * 5

@@ -42,11 +42,12 @@ class Serial:
         return [report for _ in range(rounds) for report in self.pool.poll(0.0)]
 
     def save(self):
-        for policy in range(self.shared.arrays.sizes.policies):
+        for policy in range(self.shared.arrays.sizes.learning_policies):
             state = run_state(7) | self.pool.state()
             self.pool.send_all([SaveCheckpoint(policy, "latest", 7, state, policy, math.nan, "")])
         saved = self.pool.stop(0.0)
-        assert sum(isinstance(report, CheckpointSaved) for report in saved) == self.shared.arrays.sizes.policies
+        num_saved = sum(isinstance(report, CheckpointSaved) for report in saved)
+        assert num_saved == self.shared.arrays.sizes.learning_policies
 
     def close(self):
         self.pool.stop(0.0)

@@ -58,15 +58,15 @@ class Crew:
 
     def __init__(self, launcher, folder, arrays=None):
         self.arrays = SharedArrays.create(small_sizes()) if arrays is None else arrays
-        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(self.arrays.sizes.policies)]
-        actors, policies = self.arrays.sizes.actors, self.arrays.sizes.policies
+        actors, policies = self.arrays.sizes.actors, self.arrays.sizes.learning_policies
+        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(policies)]
         per_policy = (self.arrays.sizes.processes - actors - policies) // policies
         self.roster = Roster(
             {ACTOR: Group(1, actors), POLICY_WORKER: Group(policies, per_policy), LEARNER: Group(policies, 1)}
         )
         self.bells = Bells(self.roster)
         self.log_dir = folder
-        self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(self.arrays.sizes.policies)]
+        self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(policies)]
         handle = SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
         self.supervisor = Supervisor(launcher, self.arrays, handle, self.bells, folder)
         self.supervisor.restarts.limits = NO_RESTARTS

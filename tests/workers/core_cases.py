@@ -52,11 +52,12 @@ class Case:
         *,
         options: dict[str, Any] | None = None,
         policies: int = 1,
+        frozen: int = 0,
         recurrence: int = ROLLOUT,
         blocks: int = 2,
         **model: Any,
     ) -> None:
-        self.env, self.policies, self.recurrence = resolve(env), policies, recurrence
+        self.env, self.policies, self.frozen, self.recurrence = resolve(env), policies, frozen, recurrence
         self.family_options = self.env.family.config(**(options or {}))
         self.model = ModelConfig(**(SMALL_MODEL | model))
         self.spec = probe(self.env, self.family_options)
@@ -79,8 +80,9 @@ class Case:
             rollout=ROLLOUT,
             recurrence=self.recurrence,
             rows=ENVS_PER_SPLIT * self.spec.agents_per_env,
-            policies=self.policies,
-            processes=ACTORS + 2 * self.policies,
+            acting_policies=self.policies + self.frozen,
+            learning_policies=self.policies,
+            processes=ACTORS + 2 * self.policies + self.frozen,
             state_size=self.model.recurrent_state_size,
             observations=observation_tensors(self.spec.observations),
             actions=action_spec(self.spec),
@@ -123,7 +125,7 @@ class Turns:
         self.case, self.rng, self.device = case, np.random.default_rng(seed), device
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
-        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(case.policies)]
+        self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.acting_policies)]
         self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(case.policies)]
         counters = [WorkerCounters(self.arrays, process) for process in range(sizes.processes)]
         self.learners: list[LearnerCore] = []
@@ -136,11 +138,14 @@ class Turns:
             make_decided(learner)
             self.learners.append(learner)
             self.assemblers.append(BatchAssembler(self.arrays, policy, case.columns, hold_blocks=False))
+        for policy, weights in enumerate(self.weights):
+            if policy >= case.policies:  # frozen: as the first one began
+                weights.publish(self.learners[0]._flat.detach().cpu().numpy(), 0)
             model = build_actor_critic(case.model, case.spec, device)
             inference = PolicyInference(model, sizes.trajectories, device, policy)
             requests = PolicyRequests(self.arrays, policy, 0, 1)
             own = counters[ACTORS + policy]
-            self.policies.append(PolicyCore(self.arrays, requests, self.weights[policy], inference, own, policy))
+            self.policies.append(PolicyCore(self.arrays, requests, weights, inference, own, policy))
         self.stagings = [learner.staging() for learner in self.learners]
         cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)] if with_splits else []
         self.splits = [build_split(self.arrays, self.actor_job(actor), split, 0) for actor, split in cells]

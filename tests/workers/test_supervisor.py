@@ -270,7 +270,7 @@ def test_memory_of_every_worker_is_measured_and_torch_forgotten_after_a_while(cr
 
 def test_every_worker_has_the_doorbells_that_it_needs_however_many_actors_there_are(make_crew):
     """More than a process can be started with: of 600 actors, two policies with two policy workers each."""
-    sizes = small_sizes()._replace(actors=600, policies=2, processes=606, blocks=1)
+    sizes = small_sizes(policies=2)._replace(actors=600, processes=606, blocks=1)
     crew = make_crew(SharedArrays.create(sizes))
     all_bells = [crew.bells.of(worker) for worker in crew.roster.ids]
 
