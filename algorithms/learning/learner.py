@@ -305,8 +305,7 @@ class Learner:
             learned = torch.cat([step.valid & step.is_sound for step in first_epoch], dim=1)
             columns = torch.cat([step.columns for step in first_epoch])
             seen = put_together(learned, columns, whole.valid.shape[1])
-        observations = {name: leaf[:-1] for name, leaf in whole.observations.items()}
-        self._model.update_observation_normalizer(observations, seen)
+        self._model.update_observation_normalizer(whole.observations, seen)
         if self._model.returns_normalizer is not None:
             targets = torch.cat([step.value_targets for step in first_epoch], dim=1)
             self._model.update_returns_normalizer(targets, learned)

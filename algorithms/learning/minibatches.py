@@ -27,12 +27,12 @@ class Estimates(NamedTuple):
 class Minibatch(NamedTuple):
     """Columns ready for a forward pass, or all columns of an iteration. Nothing here carries a gradient.
 
-    With `estimates` there are R rows. Without, rows are whole trajectories and one more observation follows, on which
-    the estimator bootstraps.
+    The model is unrolled over the R rows and, as long as there are no `estimates`, over the observation after them, on
+    which the estimator bootstraps. It lies behind them in memory, so that nothing is copied to have both.
     """
 
-    observations: dict[str, Tensor]  # [R or R+1, M, ...]
-    is_first: Tensor  # [R or R+1, M]
+    unrolled_observations: dict[str, Tensor]  # [R with estimates, else R+1, M, ...]
+    unrolled_is_first: Tensor  # [the same, M]
     state: Tensor  # [M, H] recurrent state before row 0
     columns: Tensor  # [M] int64, where they stand among all columns that `split` has cut
     actions: Tensor  # [R, M, W]
@@ -46,15 +46,26 @@ class Minibatch(NamedTuple):
     valid: Tensor  # [R, M] bool, it acted and is young enough to enter the losses
     estimates: Estimates | None = None
 
+    @property
+    def observations(self) -> dict[str, Tensor]:
+        """Name -> [R, M, ...]."""
+        return {name: leaf[: len(self.actions)] for name, leaf in self.unrolled_observations.items()}
+
+    @property
+    def is_first(self) -> Tensor:
+        """[R, M]."""
+        return self.unrolled_is_first[: len(self.actions)]
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
         """The same minibatch with every array of rows changed in one way; states and columns stay."""
         rows = {name: change(getattr(self, name)) for name in _ROWS}
-        observations = {name: change(leaf) for name, leaf in self.observations.items()}
+        observations = {name: change(leaf) for name, leaf in self.unrolled_observations.items()}
         estimates = None if self.estimates is None else Estimates(*map(change, self.estimates))
-        return self._replace(observations=observations, estimates=estimates, **rows)
+        return self._replace(unrolled_observations=observations, estimates=estimates, **rows)
 
 
-_ROWS = tuple(name for name in Minibatch._fields if name not in ("observations", "state", "columns", "estimates"))
+_NO_ROWS = ("unrolled_observations", "state", "columns", "estimates")
+_ROWS = tuple(name for name in Minibatch._fields if name not in _NO_ROWS)
 
 
 def check_batch(batch: Batch) -> None:
@@ -77,14 +88,14 @@ def check_batch(batch: Batch) -> None:
 
 
 def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Minibatch:
-    """All trajectories of an iteration, masked and scaled, with one observation more than rows."""
+    """All trajectories of an iteration, masked and scaled."""
     masks = trajectory_structure(
         batch.is_first, batch.is_last, batch.active, batch.own, batch.terminated, gamma=config.gamma
     )
     is_young = batch.policy_version >= policy_version - config.max_policy_lag
     return Minibatch(
-        observations=batch.observations,
-        is_first=masks.resets,
+        unrolled_observations=batch.observations,
+        unrolled_is_first=masks.resets,
         state=batch.recurrent_state[0],
         columns=torch.arange(batch.rewards.shape[1], device=batch.rewards.device),
         actions=batch.actions,

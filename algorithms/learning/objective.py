@@ -53,13 +53,13 @@ def evaluate(
 
     Args:
         model: its weights receive the gradient.
-        minibatch: with estimates, or with the observation to bootstrap from.
+        minibatch: what to learn from; without estimates, they are made of this pass's own values.
         config: coefficients and clips.
         auxiliary: a further term.
         with_kl: compute `kl` even when the loss does not need it.
     """
     rows = len(minibatch.actions)
-    output = model.unroll(minibatch.observations, minibatch.state, minibatch.is_first)
+    output = model.unroll(minibatch.unrolled_observations, minibatch.state, minibatch.unrolled_is_first)
     parameters, values = output.parameters[:rows], output.values[:rows]
     log_ratio = masked_log_ratio(
         model.distribution.log_prob(parameters, minibatch.actions), minibatch.behaviour_log_prob, minibatch.acted
@@ -101,7 +101,7 @@ def collected_returns(data: Minibatch) -> Tensor:
 @torch.no_grad()
 def estimate_ahead(model: Model, data: Minibatch, config: LearningConfig) -> Estimates:
     """GAE of a whole iteration under the weights it begins with, before any gradient step changes them."""
-    output = model.unroll(data.observations, data.state, data.is_first)
+    output = model.unroll(data.unrolled_observations, data.state, data.unrolled_is_first)
     return _gae_estimates(data, _denormalize(model, output.values), config)
 
 

@@ -84,8 +84,10 @@ def test_with_estimates_the_bootstrapping_observation_is_dropped():
     batch = numbered()
     data = whole_batch(batch, config_for(6, 4), 0)
     kept = with_estimates(data, Estimates(data.rewards, data.rewards), batch.recurrent_state)
-    assert kept.observations["obs"].shape[0] == kept.is_first.shape[0] == 6
-    assert data.observations["obs"].shape[0] == 7
+    assert kept.unrolled_observations["obs"].shape[0] == kept.unrolled_is_first.shape[0] == 6
+    assert data.unrolled_observations["obs"].shape[0] == data.unrolled_is_first.shape[0] == 7
+    for minibatch in (kept, data):
+        assert minibatch.observations["obs"].shape[0] == minibatch.is_first.shape[0] == 6
 
 
 def test_minibatches_must_be_whole():

@@ -44,7 +44,7 @@ def action_smoothness(inputs: AuxiliaryInputs, config: ActionSmoothnessConfig) -
         raise ValueError("auxiliary_loss=action_smoothness compares neighbouring rows; set --recurrence=-1")
     now, following = inputs.parameters[:-1], inputs.parameters[1:]
     distance = inputs.distribution.kl(now, following)
-    is_same_episode = batch.is_first[1 : len(batch.valid)] == 0
+    is_same_episode = batch.is_first[1:] == 0
     is_pair = batch.valid[:-1] & batch.valid[1:] & is_same_episode & (distance.detach() < _DIFFERENT_CHOICES)
     distance = torch.where(is_pair, distance, 0.0)
     mean = masked_mean(distance, mean_weights(is_pair))
