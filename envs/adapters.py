@@ -177,11 +177,13 @@ class SingleEnvAdapter(_OneEnv):
         self._plain_shape = self.layout.plain_shape
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
+        self.is_to_be_cut = False
+        """The episode is truncated after its next step, should it not have ended by then."""
 
     def start(self, row: int, target: Target) -> None:
         """Reset, and write the first observation of an episode."""
         self.latest_start = target
-        self.is_between_episodes = False
+        self.is_between_episodes = self.is_to_be_cut = False
         observation, info = self._reset_env()
         self.layout.write(target.views, row, observation)
         target.out.is_first[row] = 1
@@ -212,7 +214,7 @@ class SingleEnvAdapter(_OneEnv):
             self._write(views, row, observation)
         if info or self._mask_in_info:
             self._read_state(info, row, out)
-        if truncated:
+        if truncated or self.is_to_be_cut:
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
 

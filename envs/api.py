@@ -182,6 +182,14 @@ class Decorrelating(Protocol):
 
 
 @runtime_checkable
+class Cuttable(Protocol):
+    """Optional, for a `BatchEnv` of single agents: environments whose episodes can be cut from outside."""
+
+    def cut(self, rows: NDArray[np.int64]) -> None:
+        """Truncate the episodes of these rows after their next step, should they not have ended by then."""
+
+
+@runtime_checkable
 class Repeatable(Protocol):
     """Optional, for a `BatchEnv`: environments that can begin their present episodes once more."""
 

@@ -24,7 +24,7 @@ from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment
-from appo.envs.api import BatchEnv, Decorrelating, Decorrelation, StepArrays
+from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, StepArrays
 
 
 class EnvSplit:
@@ -156,6 +156,9 @@ class EnvSplit:
         if self._several:
             self._in_rollout = self.players
             self._blocks.play(self._in_rollout)
+            overdue = self.assignment.overdue(self._blocks.policy_id[self._block, 0])
+            if len(overdue) and isinstance(self.env, Cuttable):
+                self.env.cut(overdue)
         self._ask()
         return True
 

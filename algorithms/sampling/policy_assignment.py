@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 
 # Rollouts after which splits change hands, where there is no whole number of splits for each policy.
 ROLLOUTS_PER_TURN = 16
+# How many of those an episode of the policy before may go on for.
+ROLLOUTS_TO_END = 8
+
+
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 class PolicyAssignment(Protocol):
@@ -25,6 +30,9 @@ class PolicyAssignment(Protocol):
     def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> bool:
         """The next row [E]: the same policies, but chosen anew where an episode begins; whether one began."""
 
+    def overdue(self, policies: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Rows whose episodes have to be cut, as this rollout begins with these policies [E]: others wait for them."""
+
     random_state: Any
     """Where the choices stand, as plain values."""
 
@@ -33,7 +41,8 @@ class SplitAssignment:
     """A whole split plays one policy, so a learner that stalls stops only the splits of its own policy.
 
     Splits are dealt to the policies in turn. Where they cannot be dealt evenly, each goes on to the next policy
-    every few rollouts; episodes that have begun are played to their end by the policy that began them.
+    every few rollouts; episodes that have begun are played to their end by the policy that began them, but for not
+    longer than some rollouts.
     """
 
     def __init__(self, num_policies: int, split: int, num_splits: int) -> None:
@@ -45,7 +54,7 @@ class SplitAssignment:
 
     def begin_rollout(self, number: int) -> None:
         """See `PolicyAssignment`."""
-        turns = number // ROLLOUTS_PER_TURN if self._takes_turns else 0
+        turns, self._rollout_of_turn = divmod(number, ROLLOUTS_PER_TURN) if self._takes_turns else (0, 0)
         self._policy = (self._split + turns) % self.num_policies
 
     def draw(self, out: NDArray[np.int32]) -> None:
@@ -60,6 +69,12 @@ class SplitAssignment:
         starts = np.flatnonzero(is_first)
         after[starts] = self._policy
         return len(starts) > 0
+
+    def overdue(self, policies: NDArray[np.int32]) -> NDArray[np.int64]:
+        """See `PolicyAssignment`."""
+        if self._rollout_of_turn != ROLLOUTS_TO_END:
+            return _NO_ROWS
+        return np.flatnonzero(policies != self._policy)
 
     @property
     def random_state(self) -> Any:
@@ -88,6 +103,10 @@ class EpisodeAssignment:
             out[:] = self._rng.integers(self.num_policies, size=len(out))
         else:
             out[:] = 0
+
+    def overdue(self, policies: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Nobody waits for an episode to end."""
+        return _NO_ROWS
 
     @property
     def random_state(self) -> dict[str, Any]:

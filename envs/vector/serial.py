@@ -223,6 +223,13 @@ class SerialVecEnv:
         rows, agents = list(rows), self.spec.agents_per_env
         return [rows[first : first + agents] for first in range(0, len(rows), agents)]
 
+    def cut(self, rows: NDArray[np.int64]) -> None:
+        """See `Cuttable`."""
+        for row in rows.tolist():
+            adapter = self._adapters[row]
+            assert isinstance(adapter, SingleEnvAdapter), "rows are agents that share an environment"
+            adapter.is_to_be_cut = True
+
     def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
         """Start anew, then take each environment a different number of random steps into its episodes.
 

@@ -439,3 +439,18 @@ def test_optional_abilities_are_found_below_wrappers():
     unable.set_reward_shaping({"kill": 2.0})
     unable.set_training_progress(1)
     assert unable.get_reward_shaping() is None
+
+
+def test_an_episode_is_cut_after_its_next_step_unless_it_ends_there():
+    batch = batch_of(Scripted(CONTINUES), Scripted(CONTINUES, TERMINATES), Scripted(CONTINUES))
+    out = step_arrays(batch.spec, batch.num_envs)
+    batch.reset(out)
+    batch.step(np.zeros((3, 1)), out)
+    batch.cut(np.array([0, 1]))
+    batch.step(np.zeros((3, 1)), out)
+    assert out.truncated.tolist() == [1, 0, 0] and out.terminated.tolist() == [0, 1, 0]
+    assert out.is_last.tolist() == [1, 0, 0] and out.observations["obs"][0].tolist() == [1.0, 2.0]
+    for _ in range(3):
+        batch.step(np.zeros((3, 1)), out)
+        assert not out.truncated.any()
+    assert out.observations["obs"][:, 0].tolist() == [2.0, 3.0, 1.0]

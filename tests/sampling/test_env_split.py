@@ -10,7 +10,12 @@ from appo.algorithms.memory.blocks import BlockState, SplitBlocks, block_states
 from appo.algorithms.memory.layout import OBSERVATION
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import EpisodeAssignment
+from appo.algorithms.sampling.policy_assignment import (
+    ROLLOUTS_PER_TURN,
+    ROLLOUTS_TO_END,
+    EpisodeAssignment,
+    SplitAssignment,
+)
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.adapters import first_seed
 from appo.envs.api import Decorrelation, EnvContext
@@ -411,3 +416,18 @@ def test_closing_a_split_closes_its_environments():
     envs = [Closing([CONTINUES]) for _ in range(2)]
     Played(batch_of(envs)).split.close()
     assert [env.closed for env in envs] == [1, 1]
+
+
+def test_a_policy_is_given_its_turn_of_a_split_whose_episodes_never_end():
+    played = Played(
+        batch_of([Scripted([CONTINUES]) for _ in range(3)]), policies=3, assignment=SplitAssignment(3, 0, 2)
+    )
+    played.play(2 * ROLLOUTS_PER_TURN)
+    ids, is_last = rows_of(played, "policy_id"), rows_of(played, "is_last")
+    is_first, truncated = rows_of(played, "is_first"), np.concatenate([r["truncated"] for r in played.rollouts])
+    cut = (ROLLOUTS_PER_TURN + ROLLOUTS_TO_END) * T + 1  # the row after the first step of that rollout
+    for lane in range(3):
+        assert np.flatnonzero(is_last[:, lane]).tolist() == [cut]
+        assert np.flatnonzero(truncated[:, lane]).tolist() == [cut - 1]
+        assert np.flatnonzero(is_first[:, lane]).tolist() == [0, cut + 1]
+        assert ids[: cut + 1, lane].tolist() == [0] * (cut + 1) and set(ids[cut + 1 :, lane].tolist()) == {1}

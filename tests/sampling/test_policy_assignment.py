@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from appo.algorithms.sampling.policy_assignment import ROLLOUTS_PER_TURN, EpisodeAssignment, SplitAssignment
+from appo.algorithms.sampling.policy_assignment import (
+    ROLLOUTS_PER_TURN,
+    ROLLOUTS_TO_END,
+    EpisodeAssignment,
+    SplitAssignment,
+)
 
 
 def assignment(policies, seed=0):
@@ -79,3 +84,21 @@ def test_an_episode_is_ended_by_the_policy_that_began_it():
     assignment.begin_rollout(ROLLOUTS_PER_TURN)
     assert not assignment.carry(before, after, np.zeros(3, np.uint8)) and after.tolist() == [1, 1, 1]
     assert assignment.carry(before, after, np.array([0, 1, 0], np.uint8)) and after.tolist() == [1, 2, 1]
+
+
+def test_an_episode_that_does_not_end_is_overdue_once_some_rollouts_after_its_split_changed_hands():
+    assignment, row = SplitAssignment(3, 1, 4), np.array([1, 2, 1], np.int32)
+    found = {}
+    for number in range(2 * ROLLOUTS_PER_TURN):
+        assignment.begin_rollout(number)
+        found[number] = assignment.overdue(row).tolist()
+    assert found.pop(ROLLOUTS_TO_END) == [1]  # policy 1 has the split
+    assert found.pop(ROLLOUTS_PER_TURN + ROLLOUTS_TO_END) == [0, 2]  # policy 2 has it
+    assert not any(found.values())
+
+
+def test_no_episode_is_overdue_where_splits_keep_their_policy():
+    assignment = SplitAssignment(2, 1, 4)
+    for number in range(2 * ROLLOUTS_PER_TURN):
+        assignment.begin_rollout(number)
+        assert not len(assignment.overdue(np.zeros(3, np.int32)))
