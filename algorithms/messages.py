@@ -171,9 +171,10 @@ class SetHyperparameters(NamedTuple):
 
 
 class ReplaceWorkers(NamedTuple):
-    """driver -> pool of workers: every worker of a kind blocks progress; note where all are, and replace these."""
+    """driver -> pool of workers: these block progress; note where all workers are, and replace these."""
 
     kind: str
+    policy: int | None  # that they work for; None: every worker of the kind
     reason: str
 
 

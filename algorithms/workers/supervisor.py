@@ -222,7 +222,7 @@ class Supervisor:
     def _replace_kind(self, command: ReplaceWorkers) -> None:
         self.dump_stacks(self.workers)
         for worker in self.workers:
-            if worker.spec.worker.kind == command.kind:
+            if worker.spec.worker.kind == command.kind and command.policy in (None, worker.spec.worker.policy):
                 self._kill_worker(worker, command.reason)
 
     def dump_stacks(self, workers: list[WorkerHandle]) -> None:

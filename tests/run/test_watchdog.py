@@ -1,4 +1,4 @@
-"""Who holds everybody up, when nothing moves although every process shows signs of life."""
+"""The stage that blocks progress, when nothing moves although every process shows signs of life."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_frames_without_versions_are_the_learner_s_fault(arrays):
     arrays["ready_sequence"][0, 0, 0] = arrays["filling_sequence"][0, 0, 0] = 1
     second, stall = first_stall(watchdog(arrays), arrays, frames=True)
     assert second == 11 and stall.culprits == LEARNER
-    assert stall.what == "no new policy version for 10 s"
+    assert stall.what == "no new version of policy 0 for 10 s" and stall.policy == 0
     assert stall.stage == "environments are stepped, and a learner does not learn from it"
 
 
@@ -135,3 +135,55 @@ def test_stalls_are_told_once_per_time_allowed_and_numbered_until_something_move
         if stall := dog.look(float(second)):
             told[second] = stall.in_a_row
     assert told == {11: 1, 22: 2, 33: 3, 51: 1}
+
+
+@pytest.fixture
+def two():
+    arrays = shared(policies=2)
+    arrays["policy_begun"][:] = 1
+    return arrays
+
+
+def stall_of_two(arrays, *, frames=(1, 1), versions=(1, 1)):
+    """The first stall of a run of two policies whose counters move by so much each second."""
+    dog = watchdog(arrays)
+    for second in range(50):
+        arrays["env_frames"][0] += frames
+        arrays["train_steps"][:] += versions
+        if stall := dog.look(float(second)):
+            return second, stall
+    return None
+
+
+def test_one_learner_of_two_that_learns_nothing_is_found_while_the_other_goes_on(two):
+    assert stall_of_two(two, versions=(1, 0)) is None  # it has nothing to learn from
+    two["ready_sequence"][0, 0, 0] = two["filling_sequence"][0, 0, 0] = 1
+    two["unplayed_sequence"][1, 0, 0, 0] = 1
+    assert stall_of_two(two, versions=(1, 0)) is None  # what is ready is the other's
+    two["unplayed_sequence"][1] = 0
+    second, stall = stall_of_two(two, versions=(1, 0))
+    assert second == 11 and (stall.culprits, stall.policy) == (LEARNER, 1)
+    assert stall.what == "no new version of policy 1 for 10 s"
+
+
+def test_one_policy_worker_of_two_that_answers_nothing_is_found_while_the_other_goes_on(two):
+    assert stall_of_two(two, frames=(1, 0)) is None  # nobody asks it
+    two["asked"][1, 2], two["unasked"][1, 1, 2] = 7, 7
+    assert stall_of_two(two, frames=(1, 0)) is None  # the request is the other's
+    two["unasked"][1, 1, 2] = 6
+    second, stall = stall_of_two(two, frames=(1, 0))
+    assert second == 11 and (stall.culprits, stall.policy) == (POLICY_WORKER, 1)
+    assert stall.what == "no frame of policy 1 for 10 s"
+    two["policy_begun"][1] = 0  # it has no weights to act with yet
+    assert stall_of_two(two, frames=(1, 0)) is None
+
+
+def test_while_one_policy_s_learner_stalls_again_the_count_goes_on(two):
+    two["ready_sequence"][0, 0, 0] = two["filling_sequence"][0, 0, 0] = 1
+    dog, told = watchdog(two), {}
+    for second in range(40):
+        two["env_frames"][0] += 1
+        two["train_steps"][0] += 1
+        if stall := dog.look(float(second)):
+            told[second] = (stall.policy, stall.in_a_row)
+    assert told == {11: (1, 1), 22: (1, 2), 33: (1, 3)}

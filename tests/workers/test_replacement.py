@@ -257,11 +257,23 @@ def test_replacing_leaves_no_descriptor_open(crew, monkeypatch):
     assert abs(open_descriptors() - before) <= 3  # one incarnation has a few
 
 
-def test_workers_that_everybody_waits_for_are_replaced_together(crew):
+def test_workers_of_one_policy_are_replaced_alone(crew):
+    crew.broken("Idle", process=0, name="actor-00")
+    crew.broken("Idle", process=LEARNER, name="learner-0")
+    crew.ready("actor-00", "learner-0")
+    crew.supervisor.send_all([ReplaceWorkers("learner", 1, "was in the way")])
+    crew.supervisor.poll(0.3)
+    assert not told(crew, WorkerLost)
+    crew.supervisor.send_all([ReplaceWorkers("learner", 0, "was in the way")])
+    crew.poll_until(lambda: len(told(crew, WorkerReady)) == 1)
+    assert [lost.cause for lost in told(crew, WorkerLost)] == ["learner-0 was in the way"]
+
+
+def test_workers_that_block_progress_are_replaced_together(crew):
     for process, name in ((0, "actor-00"), (1, "actor-01"), (LEARNER, "learner-0")):
         crew.broken("Idle", process=process, name=name)
     crew.ready("actor-00", "actor-01", "learner-0")
-    crew.supervisor.send_all([ReplaceWorkers(ACTOR, "was in the way")])
+    crew.supervisor.send_all([ReplaceWorkers(ACTOR, None, "was in the way")])
     crew.poll_until(lambda: len(told(crew, WorkerReady)) == 2)
     assert {lost.cause for lost in told(crew, WorkerLost)} == {"actor-00 was in the way", "actor-01 was in the way"}
     assert living(crew)["learner-0"].generation == 0

@@ -33,11 +33,34 @@ class Stall(NamedTuple):
     what: str
     stage: str  # that blocks progress
     culprits: str  # kind of the workers responsible
+    policy: int | None  # that they work for; None: all workers of the kind
     in_a_row: int  # 2 and more: replacing them has not helped
 
 
+class _Progress:
+    """When one counter moved last."""
+
+    def __init__(self, now: float) -> None:
+        self._count = -1
+        self.moved = now
+        self._stalls = 0
+
+    def follow(self, count: int, now: float) -> None:
+        if count != self._count:
+            self._count, self.moved, self._stalls = count, now, 0
+
+    def has_stood_still(self, now: float, timeout_s: float) -> bool:
+        return now - self.moved > timeout_s
+
+    def told(self, now: float) -> int:
+        """It is told that this stands still, and again after the same time; how often that was in a row."""
+        self.moved = now
+        self._stalls += 1
+        return self._stalls
+
+
 class StallDetector:
-    """Looks at frames and policy versions now and then."""
+    """Looks at frames and policy versions now and then: at all frames, and at those and the versions of each policy."""
 
     def __init__(self, arrays: SharedArrays, timeout_s: float, now: float, *, grace_s: float, learns: bool) -> None:
         """`grace_s`: how long the first frame may take; `learns`: there are policy versions to wait for."""
@@ -45,44 +68,68 @@ class StallDetector:
         self._timeout_s = timeout_s
         self._grace_s = max(timeout_s, grace_s)
         self._learns = learns
-        self._frames = self._versions = -1
-        self._frames_moved = self._versions_moved = now
-        self._frame_stalls = self._version_stalls = 0
+        self._all_frames = _Progress(now)
+        self._frames = [_Progress(now) for _ in range(arrays.sizes.acting_policies)]
+        self._versions = [_Progress(now) for _ in range(arrays.sizes.learning_policies)]
 
     def look(self, now: float) -> Stall | None:
         """What has not moved for the time allowed; told once per that time."""
-        frames = int(self._arrays["env_frames"].sum())
-        # A learner that takes blocks is alive, however long it takes to fill its batch.
-        versions = int(self._arrays["train_steps"].sum()) + int(self._arrays["taking_sequence"].sum())
-        if frames != self._frames:
-            self._frames, self._frames_moved, self._frame_stalls = frames, now, 0
-        elif not frames and self._some_actor_builds():
-            self._frames_moved = now  # each environment in its own time, which the supervisor watches
-        if versions != self._versions:
-            self._versions, self._versions_moved, self._version_stalls = versions, now, 0
+        frames = self._follow(now)
         timeout_s = self._timeout_s if frames else self._grace_s
-        if now - self._frames_moved > timeout_s:
-            self._frames_moved = self._versions_moved = now  # versions cannot come without frames
-            self._frame_stalls += 1
+        if self._all_frames.has_stood_still(now, timeout_s):
+            for each in [*self._frames, *self._versions]:
+                each.moved = now  # they cannot move without frames
             culprits, stage = _find_blocking_stage(self._arrays)
-            return Stall(f"no environment frame for {timeout_s:g} s", stage, culprits, self._frame_stalls)
-        if self._learns and now - self._versions_moved > self._timeout_s and self._is_learner_s(now):
-            self._versions_moved = now
-            self._version_stalls += 1
-            stage = "environments are stepped, and a learner does not learn from it"
-            what = f"no new policy version for {self._timeout_s:g} s"
-            return Stall(what, stage, LEARNER, self._version_stalls)
-        return None
+            what = f"no environment frame for {timeout_s:g} s"
+            return Stall(what, stage, culprits, None, self._all_frames.told(now))
+        if now - self._all_frames.moved >= self._timeout_s / 2.0:
+            return None  # frames will tell more
+        return self._stalled_learner(now) or self._stalled_policy_worker(now)
+
+    def _follow(self, now: float) -> int:
+        arrays = self._arrays
+        frames = arrays["env_frames"].sum(axis=0)
+        total = int(frames.sum())
+        self._all_frames.follow(total, now)
+        if not total and self._some_actor_builds():
+            self._all_frames.moved = now  # each environment in its own time, which the supervisor watches
+        for policy, progress in enumerate(self._frames):
+            progress.follow(int(frames[policy]), now)
+        for policy, progress in enumerate(self._versions):
+            # A learner that takes blocks is alive, however long it takes to fill its batch.
+            progress.follow(int(arrays["train_steps"][policy]) + int(arrays["taking_sequence"][policy].sum()), now)
+        return total
 
     def _some_actor_builds(self) -> bool:
         actors = slice(self._arrays.sizes.actors)
         phases, quarantined = self._arrays["phase"][actors], self._arrays["quarantined"][actors]
         return bool(((phases == Phase.RESET) & (quarantined == 0)).any())
 
-    def _is_learner_s(self, now: float) -> bool:
-        """Versions are overdue: frames still come, and there is something to learn from. Else frames will tell more."""
-        has_work = bool((block_states(self._arrays) >= BlockState.READY).any())
-        return has_work and now - self._frames_moved < self._timeout_s / 2.0
+    def _stalled_learner(self, now: float) -> Stall | None:
+        """One that has something to learn from, and takes and publishes nothing."""
+        for policy, progress in enumerate(self._versions):
+            if not self._learns or not progress.has_stood_still(now, self._timeout_s):
+                continue
+            settled = np.maximum(self._arrays["taken_sequence"][policy], self._arrays["unplayed_sequence"][policy])
+            if not (self._arrays["ready_sequence"] > settled).any():
+                continue
+            stage = "environments are stepped, and a learner does not learn from it"
+            what = f"no new version of policy {policy} for {self._timeout_s:g} s"
+            return Stall(what, stage, LEARNER, policy, progress.told(now))
+        return None
+
+    def _stalled_policy_worker(self, now: float) -> Stall | None:
+        """One that is asked for actions and answers nothing, while others do."""
+        for policy, progress in enumerate(self._frames):
+            if not progress.has_stood_still(now, self._timeout_s) or not self._arrays["policy_begun"].all():
+                continue
+            settled = np.maximum(self._arrays["answered"][policy], self._arrays["unasked"][policy])
+            if not (self._arrays["asked"] > settled).any():
+                continue
+            stage = "other policies act, and a policy worker does not answer"
+            what = f"no frame of policy {policy} for {self._timeout_s:g} s"
+            return Stall(what, stage, POLICY_WORKER, policy, progress.told(now))
+        return None
 
 
 class Watchdog:
@@ -119,12 +166,13 @@ class Watchdog:
         told = f"{stall.what}: {stall.stage}"
         self._event_log.write("stall", stall._asdict())
         if stall.in_a_row > 1:
-            raise RunFailed(f"{told}; replacing each {stall.culprits} has not helped")
+            whose = "each" if stall.policy is None else f"policy {stall.policy}'s"
+            raise RunFailed(f"{told}; replacing {whose} {stall.culprits} has not helped")
         log.error("%s; the stacks of all processes follow in their logs in %s", told, self._log_dir)
         with contextlib.suppress(OSError), (self._log_dir / "driver.txt").open("a") as file:
             faulthandler.dump_traceback(file, all_threads=True)
         reason = f"was replaced because the run waited for it ({stall.what})"
-        return (ReplaceWorkers(stall.culprits, reason),)
+        return (ReplaceWorkers(stall.culprits, stall.policy, reason),)
 
 
 def _find_blocking_stage(arrays: SharedArrays) -> tuple[str, str]:
