@@ -148,7 +148,7 @@ def encode(
         raise CheckpointError(reason) from error
 
 
-def write(folder: Path, encoded: Encoded, *, keep: int = 3) -> Path:
+def write(folder: Path, encoded: Encoded, *, keep: int) -> Path:
     """Write a checkpoint; once it is safely on disk, remove the ones that it replaces.
 
     Args:

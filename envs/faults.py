@@ -55,7 +55,7 @@ class FaultPolicy:
 
     def __init__(
         self,
-        max_rebuilds: int = 10,
+        max_rebuilds: int,
         *,
         drops_bad_data: bool = False,
         count: Callable[[bool], None] = ignore,

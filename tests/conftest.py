@@ -55,3 +55,12 @@ def beside_others_or_alone(request: pytest.FixtureRequest, shared_folder: Path) 
             yield
         finally:  # not only closed: a process that a test forked may hold it open
             fcntl.flock(machine, fcntl.LOCK_UN)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes with one thread: sums in one order, and no contest for the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -28,8 +28,8 @@ class Statistics:
         arrays: SharedArrays,
         stats_avg: int,
         kinds: Mapping[str, slice],
-        budget: Budget = Budget(),  # noqa: B008  # immutable
-        point_every_s: float = 20.0,
+        budget: Budget,
+        point_every_s: float,
     ) -> None:
         """Counters start from zero until `PolicyRestored` says otherwise.
 

@@ -318,12 +318,12 @@ def test_a_disk_that_fails_late_leaves_the_older_checkpoints_and_the_next_save_s
 def test_neither_the_copy_nor_the_look_at_the_one_before_takes_memory_of_the_process(tmp_path):
     large = {"x": torch.ones(2**24)}  # 64 MB
     process = psutil.Process()
-    write(tmp_path, encode("best", 1, 1, {"x": torch.ones(1)}))
+    write(tmp_path, encode("best", 1, 1, {"x": torch.ones(1)}), keep=1)
     before, resident = process.memory_info().rss, []
     for step in (2, 3):
         encoded = encode("best", step, step, large)
         resident.append(process.memory_info().rss)
-        write(tmp_path, encoded)
+        write(tmp_path, encoded, keep=1)
         resident.append(process.memory_info().rss)
     assert encoded.archive.size > 64e6 and max(resident) - before < 32e6
     assert [load(path).train_step for path in list_checkpoints(tmp_path, "best")] == [3]
@@ -343,7 +343,7 @@ def test_what_is_encoded_does_not_follow_the_tensors(tmp_path):
     encoded = encode("best", 4, 5, content, metric=1.5)
     expected = content["model"]["w"].clone()
     content["model"]["w"].zero_()
-    found = load(write(tmp_path, encoded))
+    found = load(write(tmp_path, encoded, keep=1))
     assert torch.equal(found.payload["model"]["w"], expected)
     assert (found.train_step, found.env_steps, found.metric, found.path.name[:5]) == (4, 5, 1.5, "best_")
 

@@ -73,7 +73,8 @@ class Batch:
             yield
 
         self.contexts = [EnvContext(env_id=10 + i, seed=7, worker_index=2, env_name="counting") for i in range(3)]
-        self.keeper = keeper = FaultPolicy(count=self.counted.append, repairing=repairing, **rules)
+        rules = {"max_rebuilds": 10} | rules
+        self.keeper = keeper = FaultPolicy(**rules, count=self.counted.append, repairing=repairing)
         self.plan = plan
         self.envs = [self.build(context) for context in self.contexts]
         self.vec = SerialVecEnv(self.envs, self.contexts, keeper, self.build)
@@ -203,7 +204,7 @@ def test_each_environment_that_is_built_or_reset_is_a_sign_of_life():
         beats.append(1)
         return True
 
-    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultPolicy(beat=beat))
+    batch = make_batch_env("synthetic_masked_info", None, contexts, FaultPolicy(10, beat=beat))
     assert len(beats) >= 8, "4 are built, and 4 reset to look for masks"
     batch.reset(step_arrays(batch.spec, 4))
     assert len(beats) >= 12
@@ -424,7 +425,9 @@ def test_a_missing_key_is_bad_data(broken):
 
 def test_all_agents_of_an_environment_lose_the_step():
     options = SyntheticOptions(synthetic_num_agents=2)
-    batch = make_batch_env("synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultPolicy())
+    batch = make_batch_env(
+        "synthetic_multi", options, [EnvContext(env_id=i, seed=1) for i in range(2)], FaultPolicy(10)
+    )
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
     assert isinstance(batch, SerialVecEnv)
@@ -471,7 +474,7 @@ def test_a_natively_vectorised_environment_fails_and_begins_anew_as_a_whole(drop
     from appo.envs.families.classic import ClassicOptions
 
     contexts = [EnvContext(env_id=i, seed=1) for i in range(4)]
-    keeper = FaultPolicy(drops_bad_data=drops_bad_data)
+    keeper = FaultPolicy(10, drops_bad_data=drops_bad_data)
     batch = make_batch_env("CartPole-v1", ClassicOptions(classic_vectorized=True), contexts, keeper)
     out = step_arrays(batch.spec, 4)
     batch.reset(out)

@@ -248,7 +248,7 @@ def breaking(does, count, **keeper):
         ordinary = [lambda: Counter(9)] * (count - 1)
         return SyncVectorEnv([*ordinary, lambda: Breaking(does, len(built))])
 
-    faults = FaultPolicy(count=failures.append, **keeper)
+    faults = FaultPolicy(**({"max_rebuilds": 10} | keeper), count=failures.append)
     return VectorEnvAdapter(build(contexts(count)[0]), contexts(count), faults, build), failures, built
 
 
@@ -282,7 +282,7 @@ def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
         built.append(context)
         return Listening([lambda: Breaking("raise", len(built))])
 
-    batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultPolicy(), build)
+    batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultPolicy(10), build)
     batch.set_training_progress(1000)
     batch.set_reward_shaping({"speed": 2.0})
     first, said = batch.env, [1000, {"speed": 2.0}]
@@ -303,7 +303,7 @@ def test_raising_when_told_of_progress_is_a_failure_of_the_next_step():
 
     built: list[EnvContext] = []
     failures: list[bool] = []
-    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultPolicy(count=failures.append), build)
+    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultPolicy(10, count=failures.append), build)
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
     batch.set_training_progress(1000)
@@ -351,7 +351,12 @@ def test_a_bad_info_later_on_names_its_environment_or_is_dropped_with_its_step(s
             return *results, infos | (said if self.steps == 2 else {})
 
     def built(**rules):
-        return VectorEnvAdapter(Talking([lambda: Counter(9)] * 2), contexts(2), FaultPolicy(**rules), lambda _: None)
+        return VectorEnvAdapter(
+            Talking([lambda: Counter(9)] * 2),
+            contexts(2),
+            FaultPolicy(**({"max_rebuilds": 10} | rules)),
+            lambda _: None,
+        )
 
     with pytest.raises(BadEnvDataError, match=f"failed in step: {message}") as caught:
         play(built(), 2)

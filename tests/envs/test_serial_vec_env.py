@@ -302,7 +302,9 @@ def test_decorrelation_is_a_sign_of_life_and_ends_when_nobody_needs_it_any_more(
     answers = iter([True] * 11 + [False] * 100)
     envs = [Scripted(CONTINUES) for _ in range(2)]
     contexts = [EnvContext(env_id=i) for i in range(2)]
-    batch = SerialVecEnv(envs, contexts, FaultPolicy(beat=lambda: next(answers)), lambda context: Scripted(CONTINUES))
+    batch = SerialVecEnv(
+        envs, contexts, FaultPolicy(10, beat=lambda: next(answers)), lambda context: Scripted(CONTINUES)
+    )
     batch.decorrelate(Decorrelation(np.random.default_rng(0), 1000), garbage(batch))
     assert sum(len(env.actions) for env in envs) == 11 - 2 - 2, "2 were built and 2 reset before"
 

@@ -42,14 +42,6 @@ LEARNED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def assert_equal(on_device, on_cpu, tolerance=1e-3):
     """To the rounding of float32 through some layers."""
     scale = max(1e-3, float(on_cpu.detach().abs().max())) if on_cpu.numel() else 1.0

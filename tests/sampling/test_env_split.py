@@ -241,7 +241,7 @@ def crashing(**options):
     """A split in which environments crash; whoever takes the place of one plays its script on."""
     envs = [Scripted(script, **options) for script in CRASHING]
     return SerialVecEnv(
-        envs, [EnvContext(env_id=i) for i in range(len(envs))], FaultPolicy(), lambda context: envs[context.env_id]
+        envs, [EnvContext(env_id=i) for i in range(len(envs))], FaultPolicy(10), lambda context: envs[context.env_id]
     )
 
 

@@ -151,14 +151,3 @@ def make_crew(launcher, tmp_path):
 @pytest.fixture
 def crew(make_crew):
     return make_crew()
-
-
-@pytest.fixture
-def one_thread():
-    """torch computes with one thread: sums in one order, and no contest for the cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

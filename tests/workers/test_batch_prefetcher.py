@@ -194,36 +194,42 @@ def test_blocks_that_were_kept_too_long_come_back_with_the_end_of_training(make)
     assert case.rung == [{0, 1}]
 
 
-def test_held_blocks_come_back_at_once_when_collecting_takes_longer_than_training(make):
+class HandClock:
+    """Shows what a test sets."""
+
     now = 0.0
-    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
+
+    def __call__(self):
+        return self.now
+
+
+def paced(make, clock):
+    """A learner that collects for 1 s of each iteration, trains for 9, and is about to hold the next batch's blocks."""
+    case = make(1, blocks=1, pacer=ReleasePacer(clock))
     for _ in range(2):
         case.fill()
         staging = case.prefetcher.next(10.0)
         case.fill()
-        now += 1.0
+        clock.now += 1.0
         case.prefetcher.between_minibatches()
-        now += 9.0
+        clock.now += 9.0
         case.prefetcher.done(staging)
     case.prefetcher.done(case.prefetcher.next(10.0))
-    now += 20.0  # the blocks of this batch were to be held
+    return case
+
+
+def test_held_blocks_come_back_at_once_when_collecting_takes_longer_than_training(make):
+    clock = HandClock()
+    case = paced(make, clock)
+    clock.now += 20.0  # the blocks of this batch were to be held
     case.fill()
     assert case.prefetcher.next(10.0) is not None
     assert case.fill() == 2
 
 
 def test_an_actor_that_hangs_does_not_keep_the_others_waiting(make):
-    now = 0.0
-    case = make(1, blocks=1, pacer=ReleasePacer(lambda: now))
-    for _ in range(2):
-        case.fill()
-        staging = case.prefetcher.next(10.0)
-        case.fill()
-        now += 1.0
-        case.prefetcher.between_minibatches()
-        now += 9.0
-        case.prefetcher.done(staging)
-    case.prefetcher.done(case.prefetcher.next(10.0))
+    clock = HandClock()
+    case = paced(make, clock)
     alone = case.splits[0]
 
     def play():
@@ -233,7 +239,7 @@ def test_an_actor_that_hangs_does_not_keep_the_others_waiting(make):
         return True
 
     assert play() and case.prefetcher.next(0.01) is None and not play()
-    now += 3.0  # thrice as long as ever before
+    clock.now += 3.0  # thrice as long as ever before
     assert case.prefetcher.next(0.05) is None
     assert play() and case.prefetcher.next(10.0) is not None
 

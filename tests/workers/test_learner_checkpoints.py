@@ -47,7 +47,7 @@ def test_what_is_encoded_does_not_follow_the_weights(tmp_path):
     learner = learner_of(tmp_path)
     weights, encoded = learner._flat.clone(), learner.encode(SAVE)
     learner._flat.fill_(3.0)
-    path = checkpoints.write(tmp_path / "0", encoded)
+    path = checkpoints.write(tmp_path / "0", encoded, keep=1)
     restored = checkpoints.load(path).payload["model"]
     assert all((tensor != 3.0).all() for tensor in restored.values())
     again = learner_of(tmp_path)  # takes up what was written, and is then changed as every learner of these cases is
@@ -90,7 +90,7 @@ def test_a_checkpoint_of_another_network_is_refused_in_words_and_stays(tmp_path,
 @pytest.mark.parametrize("missing", ["model", "learner"])
 def test_a_checkpoint_without_one_of_its_parts_is_refused(tmp_path, missing):
     learner = learner_of(tmp_path)
-    payload = checkpoints.load(checkpoints.write(tmp_path / "other", learner.encode(SAVE))).payload
+    payload = checkpoints.load(checkpoints.write(tmp_path / "other", learner.encode(SAVE), keep=1)).payload
     del payload[missing]
     checkpoints.save(tmp_path / "0", "latest", 1, 1, payload)
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_checkpoint_without_one_of_its_parts_is_refused(tmp_path, missing):
 )
 def test_a_checkpoint_whose_parts_do_not_fit_is_refused(tmp_path, damage):
     learner = learner_of(tmp_path)
-    payload = checkpoints.load(checkpoints.write(tmp_path / "other", learner.encode(SAVE))).payload
+    payload = checkpoints.load(checkpoints.write(tmp_path / "other", learner.encode(SAVE), keep=1)).payload
     damage(payload)
     checkpoints.save(tmp_path / "0", "latest", 1, 1, payload)
     with pytest.raises(CheckpointError, match=r"does not fit the learner|is of another network"):

@@ -164,7 +164,7 @@ def learned(kind, poison, folder, monkeypatch):
     turns = Turns(case, folder, seed=3, with_splits=False)
     cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)]
     turns.splits = [
-        build_split(turns.arrays, turns.actor_job(actor), split, 0, FaultPolicy()) for actor, split in cells
+        build_split(turns.arrays, turns.actor_job(actor), split, 0, FaultPolicy(10)) for actor, split in cells
     ]
     episodes: list[Any] = []
     for split in turns.splits:
