@@ -75,7 +75,7 @@ class PolicyInference:
         if not self._is_on_cpu:
             rows, is_first = rows.to(self.device), is_first.to(self.device)
             observations = {name: value.to(self.device, non_blocking=True) for name, value in observations.items()}
-        before = self._replay(rows, is_first)
+        before = self._states_before(rows, is_first)
         parameters, values, after = self._step(observations, before)
         if self.model.state_size:
             self._state.index_copy_(0, rows, after)
@@ -122,7 +122,7 @@ class PolicyInference:
             weight.copy_(source)
         self._step, _ = acting_function(self.model, self.device)
 
-    def _replay(self, rows: Tensor, is_first: Tensor) -> Tensor:
+    def _states_before(self, rows: Tensor, is_first: Tensor) -> Tensor:
         """[N, H], zero where `is_first`."""
         if not self.model.state_size:
             return self._state.new_empty(len(rows), 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import psutil
@@ -21,7 +21,14 @@ from appo.algorithms.memory.blocks import count_blocks
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Phase, WorkerCounters
 from appo.algorithms.memory.request_table import PolicyRequests
-from appo.algorithms.messages import Command, EpisodesFinished, Report, SaveCheckpoint, SetHyperparameters
+from appo.algorithms.messages import (
+    Command,
+    EpisodesFinished,
+    ReplaceWorkers,
+    Report,
+    SaveCheckpoint,
+    SetHyperparameters,
+)
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.run.resources import SharedResources
@@ -114,11 +121,15 @@ class SerialWorkerPool:
     def send_all(self, commands: Iterable[Command]) -> None:
         """Obey at once."""
         for command in commands:
-            if isinstance(command, SaveCheckpoint):
-                self._reports.append(self._learners[command.policy].save(command))
-            elif isinstance(command, SetHyperparameters):
-                self._learners[command.policy].set_hyperparameters(command)
-            # No other process could hold this one up, so none is replaced.
+            match command:
+                case SaveCheckpoint():
+                    self._reports.append(self._learners[command.policy].save(command))
+                case SetHyperparameters():
+                    self._learners[command.policy].set_hyperparameters(command)
+                case ReplaceWorkers():
+                    pass  # there is one process, which is not blocked by another
+                case _:
+                    assert_never(command)
 
     def measure_memory(self) -> None:
         """All is one process, so each kind has all of its memory."""

@@ -27,7 +27,8 @@ class SamplingConfig:
     )
     num_policies: int = option(
         1,
-        "Policies trained side by side, each by a learner of its own; who plays an agent is drawn for each episode",
+        "Policies trained side by side, each by a learner of its own. A split of single agents plays one of them at a "
+        "time; where several agents share an environment, each agent's is drawn for each episode",
         minimum=1,
         maximum=64,
     )

@@ -20,6 +20,7 @@ from appo.algorithms.sampling.policy_assignment import EpisodeAssignment, Policy
 from appo.algorithms.workers.core_sharing import CoreSharing
 from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob
+from appo.algorithms.workers.roster import LEARNER, POLICY_WORKER
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
 from appo.envs.faults import FaultPolicy
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 class ActorWorker(Worker):
     """Steps environments; owns no policy, computes no gradient, never imports torch.
 
-    Reads:   answered counters (policy workers), free blocks and timers (learners), commands (driver)
+    Reads:   answered counters (policy workers), free blocks and timers (learners)
     Writes:  observations, rewards and ends into its own blocks; its rows of the request table; its counters
     Sends:   EpisodesFinished (driver)
     """
@@ -55,6 +56,7 @@ class ActorWorker(Worker):
         self.splits: list[EnvSplit] = []
         self._episodes: list[EpisodeFinished] = []
         self._next_report = self._next_progress = 0.0
+        self._policy_workers, self._learners = self.bells.of_kind(POLICY_WORKER), self.bells.of_kind(LEARNER)
         job = self.job
         self.counters.enter(Phase.RESET)
         faults = fault_policy(job.sampling, self.counters)
@@ -64,7 +66,7 @@ class ActorWorker(Worker):
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
         self._core_sharing = CoreSharing(self.arrays, self.start.placement)
-        self._ring_all(self.bells.policy_workers)
+        self._ring_all(self._policy_workers)
 
     def step(self) -> None:
         """Advance every split whose actions are there; sleep when there is none."""
@@ -102,17 +104,17 @@ class ActorWorker(Worker):
         self.counters.count(EventCounter.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
-            self._ring(self.bells.policy_workers, split.players)
+            self._ring(self._policy_workers, split.players)
         if split.completed > completed:
             self.counters.count(EventCounter.ACTOR_ROLLOUTS)
-            self._ring(self.bells.learners, split.completed_by)
+            self._ring(self._learners, split.completed_by)
 
     def _continue(self, split: EnvSplit) -> bool:
         with contextlib.nullcontext() if split.has_started else self.counters.during(Phase.RESET):
             goes_on = split.try_next_block()
         if not goes_on:
             return False
-        self._ring_all(self.bells.policy_workers)  # a split that has started just now asks all of them
+        self._ring_all(self._policy_workers)  # a split that has started just now asks all of them
         return True
 
     def _wait(self) -> None:
@@ -137,9 +139,10 @@ class ActorWorker(Worker):
 
     @staticmethod
     def _ring(bells: list[Doorbell], policies: NDArray[np.int32]) -> None:
-        """Those of some policies; one bell per policy."""
+        """Those of some policies; one bell per policy, none for the learner of a frozen one."""
         for policy in policies:
-            bells[policy].ring()
+            if policy < len(bells):
+                bells[policy].ring()
 
     @staticmethod
     def _ring_all(bells: list[Doorbell]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from typing import assert_never
 
 import torch
 
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.messages import LearnerCommand, SetHyperparameters
+from appo.algorithms.messages import LearnerCommand, SaveCheckpoint, SetHyperparameters
 from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
 from appo.algorithms.workers.checkpoint_writer import CheckpointWriter
 from appo.algorithms.workers.jobs import LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore
 from appo.algorithms.workers.release_pacer import ReleasePacer
+from appo.algorithms.workers.roster import POLICY_WORKER
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.utils.processes import keep_freed_memory
 
@@ -61,7 +63,7 @@ class LearnerWorker(Worker):
         )
         self._next_report = 0.0
         self._actors_stop = self.arrays["stop"][: self.arrays.sizes.actors]
-        for bell in bells.policy_workers:
+        for bell in bells.of_kind(POLICY_WORKER):
             bell.ring()
 
     def step(self) -> None:
@@ -116,12 +118,15 @@ class LearnerWorker(Worker):
             self.report(*news)
 
     def _obey(self, command: LearnerCommand) -> None:
-        if isinstance(command, SetHyperparameters):
-            self._core.set_hyperparameters(command)
-            return
-        self.counters.lap(Timer.LEARNER_TRAIN)
-        self._writer.submit(command, self._core.encode)
-        self.counters.lap(Timer.LEARNER_SAVE)
+        match command:
+            case SetHyperparameters():
+                self._core.set_hyperparameters(command)
+            case SaveCheckpoint():
+                self.counters.lap(Timer.LEARNER_TRAIN)
+                self._writer.submit(command, self._core.encode)
+                self.counters.lap(Timer.LEARNER_SAVE)
+            case _:
+                assert_never(command)
 
     def _ring_actors(self, actors: set[int]) -> None:
         for actor in actors:

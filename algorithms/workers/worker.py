@@ -25,7 +25,7 @@ from appo.algorithms.messages import Failed, Ready, Report
 from appo.algorithms.workers.channels import Gate, Inbox, Outbox
 from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
 from appo.algorithms.workers.placement import Placement
-from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, Roster, WorkerId
+from appo.algorithms.workers.roster import ACTOR, KINDS, Roster, WorkerId
 from appo.utils import processes
 from appo.utils.files import cut_text
 from appo.utils.signals import leave_to_main_process
@@ -85,8 +85,11 @@ class WorkerBells:
         """`others`: those that it rings."""
         self.own = own
         self.actors = {worker.number: bell for worker, bell in others.items() if worker.kind == ACTOR}
-        self.policy_workers = [bell for worker, bell in others.items() if worker.kind == POLICY_WORKER]
-        self.learners = [bell for worker, bell in others.items() if worker.kind == LEARNER]
+        self._others = others
+
+    def of_kind(self, kind: str) -> list[Doorbell]:
+        """Those of the workers of a kind, in the order of the roster."""
+        return [bell for worker, bell in self._others.items() if worker.kind == kind]
 
 
 class PackedBells:

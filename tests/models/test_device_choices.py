@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from appo.algorithms.models import activations, convolutions, cores, layers
+from appo.algorithms.models import activations, convolutions, cores, inference, layers
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.device_choices import OF_TORCH, ON_CPU, DeviceChoices, choices_for
@@ -87,13 +87,20 @@ def refuse(*_arguments, **_options):
     raise Taken
 
 
-TELLTALES = {  # what only the own side calls
+TELLTALES: dict[str, Any] = {  # what only the own side calls, in a pass forth and back or in acting
+    "orders_single_channel": (torch.Tensor, "as_strided"),
+    "transposes_narrow_layers": (torch.Tensor, "t"),
+    "packs_weights": (inference.ActingStep, "__init__"),
     "keeps_pixels": (convolutions.PixelConvolution, "apply"),
     "loops_over_steps": (cores.GruSequence, "apply"),
     "has_own_elu": (activations, "_elu_"),
     "splits_images": (torch.Tensor, "chunk"),
     "has_sigmoid_tanh": (torch.Tensor, "sigmoid_"),
 }
+
+
+def test_every_choice_has_a_telltale():
+    assert set(TELLTALES) == set(DeviceChoices._fields)
 
 
 @pytest.mark.parametrize("choice", TELLTALES)
@@ -103,11 +110,12 @@ def test_a_choice_decides_which_side_computes(monkeypatch, choice):
     monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 16_384)
     monkeypatch.setattr(activations, "_WORTH_IT", {torch.float32: 100})
     monkeypatch.setattr(*TELLTALES[choice], refuse)
+    compute = (lambda model: PolicyInference(model, ROWS, "cpu", 0)) if choice == "packs_weights" else learn
     use_on_cpu(monkeypatch, OF_TORCH)
-    learn(build(**options))
+    compute(build(**options))
     use_on_cpu(monkeypatch, OF_TORCH._replace(**{choice: True}))
     with pytest.raises(Taken):
-        learn(build(**options))
+        compute(build(**options))
 
 
 @packs_float32

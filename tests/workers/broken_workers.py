@@ -193,5 +193,5 @@ class RingsAll(Idle):
     """Rings every doorbell that it was given, but its own."""
 
     def setup(self):
-        for bell in (*self.bells.actors.values(), *self.bells.policy_workers, *self.bells.learners):
+        for bell in (*self.bells.actors.values(), *self.bells.of_kind("policy worker"), *self.bells.of_kind("learner")):
             bell.ring()
