@@ -1,1 +1,1 @@
-"""What becomes of a run whose workers, or which itself, are killed, stopped or frozen."""
+"""Real runs whose processes are killed, stopped or frozen: recovery, learning and shutdown."""

@@ -1,11 +1,11 @@
-"""Chaos: a real run whose workers are killed, stopped and crashed at random, and what becomes of it.
+"""Chaos: a real run whose workers are killed, stopped and crashed at random, and its recovery.
 
     python -m benchmarks.faults.chaos --kills=30 --interval=2 --kinds=actor              one row of the table of bars
     python -m benchmarks.faults.chaos --kills=1000 --seed=1 --signals=kill,kill,stop    an hour of everything
     python -m benchmarks.faults.chaos --env=doom_basic --kills=30 -- --hidden_size=128    any option of the run
     python -m benchmarks.faults.chaos --each_failpoint=20                             die at every known place
 
-It trains, is measured undisturbed, is disturbed, comes to rest, and is ended by SIGTERM. The table shows what was
+The run trains, is measured undisturbed, is disturbed, comes to rest, and is ended by SIGTERM. The table shows what was
 found; every bar that was missed is told in words, and makes the exit code 1. Run it on an idle machine: the bars are
 seconds.
 """
@@ -34,7 +34,7 @@ from benchmarks.ours import OurRun, our_run
 
 START_LIMIT_S = 120.0
 LOSS_S = 8.0  # how long a failpoint may be waited for
-REST_S = 3.0  # how long processes are looked at while nobody is struck
+REST_S = 3.0  # how long processes are observed without a fault
 # How often the reference load passes a place: a death every few seconds leaves time to work in between. Places that are
 # not named here are passed with every batch of the learner, or some forty times a second.
 OFTEN, OFTEN_ODDS = ("actor-ask", "policy-answer"), 3e-4  # with every step of a split: thousands of times a second
@@ -45,7 +45,7 @@ SELDOM_OPTIONS = ("--save_every_sec=1", "--snapshot_every_sec=1")
 
 
 class Load(NamedTuple):
-    """What is trained while it is disturbed."""
+    """What is trained while faults are injected."""
 
     options: str
     is_counted: bool  # its environments keep books of their own
@@ -70,16 +70,16 @@ class Plan:
     signals: tuple[str, ...] = ("kill",)
     stop_s: float = 3.0
     heartbeat_s: float = 10.0
-    calm_s: float = 15.0
+    baseline_s: float = 15.0
     warm_up_s: float = 5.0
-    storm_s: float = 0.0  # how long it may last at most; 0: until everything was sent
+    fault_phase_s: float = 0.0  # how long it may last at most; 0: until everything was sent
     failpoints: str = ""
     losses: int = 0  # with failpoints: enough when so many workers died of them; 0: never
     options: tuple[str, ...] = ()
 
     @property
     def hang_s(self) -> float:
-        """How long no frame may be counted: whoever stands still has to be found, replaced, and to begin anew."""
+        """How long no frame may be counted: a hanging worker has to be found and replaced, its successor to start."""
         return 3.0 * self.heartbeat_s + 30.0
 
     def run_in(self, folder: Path) -> OurRun:
@@ -112,7 +112,7 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None], at_rest: At
         chosen: the plan.
         folder: for everything that it writes.
         tell: prints a line.
-        at_rest: of another run with the same options: this one is not left alone before it is disturbed.
+        at_rest: of another run with the same options: no baseline of this one is measured.
 
     Raises:
         MeasurementError: it did not begin to train; nothing can be said of it.
@@ -122,11 +122,11 @@ def disturb(chosen: Plan, folder: Path, tell: Callable[[str], None], at_rest: At
     with started(run.command, log) as (process, _):
         watch = begun(chosen, run, process, log)
         tell("it trains")
-        injector = FaultInjector(_strikes(chosen), chosen.stop_s)
+        injector = FaultInjector(_planned_faults(chosen), chosen.stop_s)
         try:
             if at_rest is None and not chosen.failpoints:  # which are armed from the first moment on
-                at_rest = _calm(chosen, watch, found, tell)
-            _storm(chosen, watch, injector, found, tell)
+                at_rest = _measure_baseline(chosen, watch, found, tell)
+            _run_fault_phase(chosen, watch, injector, found, tell)
             tell("it comes to rest, and is ended")
             _rest(chosen, watch, found, at_rest)
         except MeasurementError as error:
@@ -173,23 +173,26 @@ def _take_up_again(chosen: Plan, folder: Path, found: Findings, tell: Callable[[
         found.failure = f"taken up again: {error}"
 
 
-def _strikes(chosen: Plan) -> list[Fault]:
+def _planned_faults(chosen: Plan) -> list[Fault]:
     return plan(chosen.seed, chosen.kills, chosen.interval_s, chosen.kinds, chosen.signals)
 
 
-def _calm(chosen: Plan, watch: Watch, found: Findings, tell: Callable[[str], None]) -> AtRest:
-    """How fast it is, and what it holds, while nobody disturbs it."""
+def _measure_baseline(chosen: Plan, watch: Watch, found: Findings, tell: Callable[[str], None]) -> AtRest:
+    """How fast the run is, and what it holds, without faults."""
     watch.until(lambda: False, chosen.warm_up_s)
     began = time.time()
-    watch.until(lambda: False, chosen.calm_s)
+    watch.until(lambda: False, chosen.baseline_s)
     found.baseline = began, time.time()
-    tell(f"undisturbed for {chosen.calm_s:g} s; {chosen.kills} signals follow")
+    tell(f"undisturbed for {chosen.baseline_s:g} s; {chosen.kills} signals follow")
     return watch.at_rest(REST_S)
 
 
-def _storm(chosen: Plan, watch: Watch, injector: FaultInjector, found: Findings, tell: Callable[[str], None]) -> None:
+def _run_fault_phase(
+    chosen: Plan, watch: Watch, injector: FaultInjector, found: Findings, tell: Callable[[str], None]
+) -> None:
     began, next_line = time.time(), time.monotonic() + 30.0
-    limit_s = chosen.storm_s or START_LIMIT_S + 3.0 * chosen.kills * chosen.interval_s + LOSS_S * chosen.losses
+    most_s = START_LIMIT_S + 3.0 * chosen.kills * chosen.interval_s + LOSS_S * chosen.losses
+    limit_s = chosen.fault_phase_s or most_s
 
     def act() -> None:
         nonlocal next_line
@@ -203,7 +206,7 @@ def _storm(chosen: Plan, watch: Watch, injector: FaultInjector, found: Findings,
             return False
         if chosen.losses:
             return _deaths(watch) >= chosen.losses
-        return not (chosen.failpoints and chosen.storm_s)  # these go on for as long as they may
+        return not (chosen.failpoints and chosen.fault_phase_s)  # failpoints fire until the time is up
 
     try:
         watch.until(is_over, limit_s, act)
@@ -218,7 +221,7 @@ def _deaths(watch: Watch) -> int:
 
 
 def _rest(chosen: Plan, watch: Watch, found: Findings, before: AtRest | None) -> None:
-    """Wait until everybody works again, then look at what is there."""
+    """Wait until all workers work again, then count processes and open files."""
     watch.until(lambda: not not_back(watch.events()), chosen.hang_s)
     if before is None:
         return  # there is no rest while failpoints are armed
@@ -240,7 +243,7 @@ def _end(process: subprocess.Popen[bytes], run: OurRun, found: Findings) -> None
 
 
 def each_failpoint(chosen: Plan, names: Sequence[str], times: int) -> list[Plan]:
-    """One run per place at which a process can be made to die, until it did so many times; nobody is struck besides."""
+    """One run per failpoint, until workers have died there so many times; no signals are sent."""
     options = (*SELDOM_OPTIONS, *chosen.options)
     return [
         replace(chosen, kills=0, failpoints=f"{name}=kill@{odds(name):g}", losses=times, options=options)
@@ -289,8 +292,8 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         signals=signals,
         stop_s=chosen.stop_seconds,
         heartbeat_s=chosen.heartbeat,
-        calm_s=chosen.undisturbed,
-        storm_s=chosen.seconds,
+        baseline_s=chosen.undisturbed,
+        fault_phase_s=chosen.seconds,
         failpoints=chosen.failpoints,
         options=tuple(chosen.options),
     )
@@ -328,7 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=Plan.seed, help="of the moments, the victims and the signals")
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between two signals on average; 0: 2")
     parser.add_argument("--seconds", type=float, default=0.0, help="how long it is disturbed at most; 0: no limit")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="workers that are struck; twice: twice as often")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="workers that get faults; twice: twice as often")
     parser.add_argument("--signals", default="kill", help=f"of {', '.join(SIGNALS)}; twice: twice as often")
     parser.add_argument(
         "--stop_seconds", type=float, default=Plan.stop_s, help="how long a stopped worker stands still"
@@ -337,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
         "--heartbeat", type=float, default=Plan.heartbeat_s, help="heartbeat_timeout_seconds of the run"
     )
     parser.add_argument(
-        "--undisturbed", type=float, default=Plan.calm_s, help="seconds measured before the first signal"
+        "--undisturbed", type=float, default=Plan.baseline_s, help="seconds measured before the first signal"
     )
     parser.add_argument("--failpoints", default="", help=f"for {failpoints.VARIABLE} of the run: name=kill@odds,...")
     parser.add_argument(

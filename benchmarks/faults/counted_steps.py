@@ -1,9 +1,9 @@
-"""An environment that keeps books of its own: frames stepped, in a file that outlives whoever steps it.
+"""An environment that counts its own frames, in a file that outlives the process that steps it.
 
     CHAOS_ENV=CartPole-v1 CHAOS_COUNTS=FOLDER python train_appo.py --env=benchmarks.faults.counted_steps:make_env
 
-A run that counts a frame twice counts more than these books hold. They are written after each step by whichever
-process steps the environment, and read from outside: one file of eight bytes per environment.
+A run that counts a frame twice counts more than these files hold. They are written after each step by the process that
+steps the environment, and read from outside: one file of eight bytes per environment.
 """
 
 from __future__ import annotations

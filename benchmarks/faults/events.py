@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 KINDS = ("actor", "policy", "learner")
-ITSELF = "itself"  # how a worker was lost that nobody had struck: a failpoint, or its own fault
+ITSELF = "itself"  # how a worker was lost without a signal: a failpoint, or an error of its own
 # A loss is told after the fault; clocks of two processes may differ by their resolution.
 CLOCK_S = 0.05
 # A loss answers no fault that is older than this: a process that was stopped goes on, and may die of something else.
@@ -35,10 +35,10 @@ class Loss(NamedTuple):
     """A worker that was lost, and how soon another did its work."""
 
     worker: str
-    how: str  # the signal that it was struck with, or `ITSELF`
+    how: str  # the signal that was sent to it, or `ITSELF`
     cause: str  # as the run tells it
-    struck_at: float  # wall clock; of a worker that nobody struck: when the run noticed
-    ready_s: float | None = None  # since it was struck; None: never, or lost again before
+    fault_time: float  # wall clock, when the signal was sent; without a signal: when the run noticed
+    ready_s: float | None = None  # since `fault_time`; None: never, or lost again before
     working_s: float | None = None
 
     @property
@@ -60,7 +60,7 @@ class Look(NamedTuple):
     """One look at one process."""
 
     time: float
-    own_mb: float  # resident memory that it shares with nobody
+    own_mb: float  # resident memory that it shares with no other process
     descriptors: int
 
 
@@ -87,20 +87,20 @@ def losses(events: Iterable[Mapping[str, Any]], hits: Iterable[Hit] = ()) -> lis
         worker, what, time = event.get("worker", ""), event["event"], event["time"]
         if what == "lost":
             waiting = unanswered.get(worker, [])
-            # Without the clocks' difference first: a successor may have been struck within it.
+            # Without the clocks' difference first: a successor may have got a signal within it.
             for limit in (time, time + CLOCK_S):
                 earlier = [hit for hit in waiting if hit.time <= limit]
-                struck = _deadliest([hit for hit in earlier if hit.time >= time - ANSWER_S])
-                if struck:
+                answered = _deadliest([hit for hit in earlier if hit.time >= time - ANSWER_S])
+                if answered:
                     break
             unanswered[worker] = waiting[len(earlier) :]
-            how, struck_at = (struck.signal, struck.time) if struck else (ITSELF, time)
+            how, fault_time = (answered.signal, answered.time) if answered else (ITSELF, time)
             newest[worker] = len(found)
-            found.append(Loss(worker, how, event.get("cause", ""), struck_at))
+            found.append(Loss(worker, how, event.get("cause", ""), fault_time))
         elif worker in newest and what in ("ready", "working"):
             place = newest[worker]
             if getattr(found[place], f"{what}_s") is None:
-                found[place] = found[place]._replace(**{f"{what}_s": time - found[place].struck_at})
+                found[place] = found[place]._replace(**{f"{what}_s": time - found[place].fault_time})
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who is struck, when and with what: a plan from a seed, and the hand that carries it out on living processes.
+"""Fault injection: a plan of signals from a seed, and their delivery to the processes of workers.
 
 kill    SIGKILL
 stop    SIGSTOP, and SIGCONT a while later
@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """A process that has to be let go on."""
+    """A stopped process that has to be continued."""
 
     process: psutil.Process
     until: float  # monotonic clock
@@ -66,7 +66,7 @@ def workers_below(root: psutil.Process) -> dict[str, psutil.Process]:
 
 
 class FaultInjector:
-    """Carries a plan out: injects the faults that are due, and lets processes go on that were stopped long enough."""
+    """Carries a plan out: injects the faults that are due, and continues processes that were stopped long enough."""
 
     def __init__(self, faults: Sequence[Fault], stop_s: float) -> None:
         """The clock starts with the first call. `stop_s`: how long a stopped process stands still."""
@@ -79,7 +79,7 @@ class FaultInjector:
 
     @property
     def is_done(self) -> bool:
-        """Everything has been sent, and everybody goes on."""
+        """Every signal was sent, and no process is stopped any more."""
         return not self._waiting and not self._stopped
 
     @property
@@ -88,7 +88,7 @@ class FaultInjector:
         return len(self._waiting)
 
     def give_up(self) -> None:
-        """Fault no more; who is stopped goes on now."""
+        """Inject no more faults; stopped processes go on now."""
         self._waiting = []
         self._stopped = [stopped._replace(until=0.0) for stopped in self._stopped]
 
@@ -102,12 +102,12 @@ class FaultInjector:
             return
         living = workers_below(root)
         for fault in due:
-            # Where nobody of that kind lives just now, the fault waits for the next one.
-            if self._strike(fault, living):
+            # Where no worker of that kind lives just now, the fault waits for the next one.
+            if self._inject(fault, living):
                 self._waiting.remove(fault)
 
-    def _strike(self, fault: Fault, living: Mapping[str, psutil.Process]) -> bool:
-        # Neither who stands still nor who is just dying, and may be seen for a moment more.
+    def _inject(self, fault: Fault, living: Mapping[str, psutil.Process]) -> bool:
+        # Neither stopped processes nor killed ones, which may be listed for a moment more.
         still = {stopped.process.pid for stopped in self._stopped} | self._killed
         titles = sorted(title for title, p in living.items() if kind_of(title) == fault.kind and p.pid not in still)
         if not titles:
@@ -132,4 +132,4 @@ class FaultInjector:
             try:
                 stopped.process.send_signal(signal.SIGCONT)  # psutil looks whether the pid is still that process
             except psutil.NoSuchProcess:
-                continue  # somebody replaced it meanwhile
+                continue  # the run has replaced it meanwhile

@@ -3,7 +3,7 @@
     python -m benchmarks.faults.learning --minutes=10 --interval=5 --seeds=3
 
 Every run is CartPole with the load of `benchmarks.faults.chaos`. Undisturbed ones, seed after seed, end when the mean
-return of the last 100 episodes is at the bar. The disturbed one is struck from its first frames on for as long as was
+return of the last 100 episodes is at the bar. The disturbed run gets faults from its first frames on for as long as was
 asked, may take so many times the frames of the others' median, and has to hold what `benchmarks.faults.chaos` demands.
 """
 
@@ -94,8 +94,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--seeds must be at least 1, --minutes and --interval more than 0")
     seconds = 60.0 * chosen.minutes
     kills = max(1, round(seconds / chosen.interval))
-    plan = Plan(seed=chosen.seed, kills=kills, interval_s=chosen.interval, signals=signals, storm_s=2.0 * seconds)
-    plan = replace(plan, options=tuple(chosen.options))
+    plan = Plan(seed=chosen.seed, kills=kills, interval_s=chosen.interval, signals=signals)
+    plan = replace(plan, fault_phase_s=2.0 * seconds, options=tuple(chosen.options))
     folder = Path(tempfile.mkdtemp(prefix="chaos_learning."))
     try:
         results = measure(plan, chosen.seeds, folder)

@@ -69,7 +69,7 @@ class Findings:
     baseline: tuple[float, float] = (0.0, 0.0)  # wall clock, from and to
     fault_phase: tuple[float, float] = (0.0, 0.0)
     events: list[dict[str, Any]] = field(default_factory=list)
-    told_to_end: float = math.inf  # wall clock; who is lost later need not come back
+    told_to_end: float = math.inf  # wall clock; a worker that is lost later need not come back
     hits: list[Hit] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)  # the last one before the end
     looks: dict[tuple[int, str], list[Look]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def checks(found: Findings, bars: Bars) -> list[Check]:
     """Everything that was demanded and found, in the order in which one reads it."""
     return [
         Check("the run", found.failure or "neither hung nor ended by itself", "lives", not found.failure),
-        *_strikes(found),
+        *_fault_checks(found),
         *_recoveries(found.losses, bars),
         *_speed(found, bars),
         *_truth(found),
@@ -133,7 +133,7 @@ def as_json(found: Findings, results: Iterable[Check]) -> dict[str, Any]:
     }
 
 
-def _strikes(found: Findings) -> list[Check]:
+def _fault_checks(found: Findings) -> list[Check]:
     kills = Counter(loss.kind for loss in found.losses if loss.how == "kill")
     sent = Counter(events.kind_of(hit.worker) for hit in found.hits if hit.signal == "kill")
     told = ", ".join(f"{kind} {kills[kind]} of {sent[kind]}" for kind in KINDS if sent[kind])
@@ -146,7 +146,7 @@ def _strikes(found: Findings) -> list[Check]:
     if by_itself or wanted:
         is_met = sum(by_itself.values()) >= wanted
         checked.append(Check("lost without a signal", _listed(by_itself), f">= {wanted}" if wanted else "", is_met))
-    return [*checked, Check("lost and never back at work", ", ".join(missing) or "nobody", "nobody", not missing)]
+    return [*checked, Check("lost and never back at work", ", ".join(missing) or "none", "none", not missing)]
 
 
 def _recoveries(losses: Sequence[Loss], bars: Bars) -> list[Check]:
@@ -161,7 +161,7 @@ def _recoveries(losses: Sequence[Loss], bars: Bars) -> list[Check]:
             measured = f"p50 {p50:.2f}, p95 {p95:.2f}, max {max(seconds):.2f}"
             # The others were lost again before they had done anything.
             measured += f" ({len(seconds)} of {len(times)})"
-            # Who is stopped is found by its heartbeat: that time is an option of the run.
+            # A stopped worker is found by its heartbeat: that time is an option of the run.
             bar_s = getattr(bars, kind) if how == "kill" else math.inf
             bar = f"p95 <= {bar_s:g}" if bar_s < math.inf else ""
             checked.append(Check(f"{kind}, {how}: seconds until work goes on", measured, bar, p95 <= bar_s))
@@ -191,7 +191,7 @@ def _truth(found: Findings) -> list[Check]:
     frames = found.final.get("env_frames", 0)
     checked = [Check("counters that went back", "; ".join(back) or "none", "none", not back)]
     if found.booked is not None:
-        words = f"{frames} counted of {found.booked} stepped"  # the rest was lost with whoever had stepped it
+        words = f"{frames} counted of {found.booked} stepped"  # the rest was lost with the process that had stepped it
         checked.append(Check("frames counted twice", words, "counted <= stepped", frames <= found.booked))
     if found.saved_frames >= 0:
         words = f"{found.saved_frames} of {frames}"
@@ -203,14 +203,14 @@ def _leaks(found: Findings, bars: Bars) -> list[Check]:
     lost = found.status.get("blocks", {}).get("lost")
     blocks = "status.json does not tell" if lost is None else str(lost)
     processes = events.grown(*found.processes)
-    # Successors of those that were struck are other processes, in another state.
-    struck = {hit.worker for hit in found.hits} | {loss.worker for loss in found.losses}
-    before, after = ({t: n for t, n in counts.items() if t not in struck} for counts in found.descriptors)
+    # Successors of workers with faults are other processes, in another state.
+    faulted = {hit.worker for hit in found.hits} | {loss.worker for loss in found.losses}
+    before, after = ({t: n for t, n in counts.items() if t not in faulted} for counts in found.descriptors)
     descriptors = events.grown(before, after)
     growth = {f"{title} ({pid})": slope for (pid, title), slope in _slopes(found.looks).items()}
     worst = max(growth, key=growth.__getitem__, default="")
     checked = [
-        Check("blocks that nobody alive owns", blocks, "0", lost == 0),
+        Check("blocks that no living process owns", blocks, "0", lost == 0),
         Check("processes too many, at rest", ", ".join(processes) or "none", "none", not processes),
         Check("open files too many, at rest", ", ".join(descriptors) or "none", "none", not descriptors),
     ]
@@ -244,8 +244,8 @@ def _fps(found: Findings, window: tuple[float, float]) -> float:
 
 
 def _slopes(looks: Mapping[tuple[int, str], Sequence[Look]]) -> dict[tuple[int, str], float]:
-    slopes = {who: events.slope_mb_per_hour(each) for who, each in looks.items()}
-    return {who: slope for who, slope in slopes.items() if not math.isnan(slope)}
+    slopes = {process: events.slope_mb_per_hour(each) for process, each in looks.items()}
+    return {process: slope for process, slope in slopes.items() if not math.isnan(slope)}
 
 
 def _listed(counts: Mapping[str, int]) -> str:

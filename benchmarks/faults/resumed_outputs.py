@@ -60,7 +60,7 @@ def outputs_of(folder: Path) -> Tensor:
 def what_differs(run: OurRun, log: Path) -> list[str]:
     """Let a copy of an experiment go on without learning until it has saved again; what is not as before, in words."""
     before = load_newest_valid(run.folder / POLICY)
-    assert before is not None  # whoever asks has just seen it
+    assert before is not None  # the caller has just seen it
     copy = run.folder.with_name(f"{run.folder.name}_resumed")
     shutil.copytree(run.folder, copy)
     try:

@@ -26,7 +26,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class AtRest(NamedTuple):
-    """What a run holds while nobody disturbs it."""
+    """What a run holds without faults."""
 
     processes: Counter[str]  # by title
     descriptors: Counter[str]  # open files, by title
@@ -85,12 +85,12 @@ class Watch:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             family = dict(self.family())
-            # One is there once a policy worker or a learner was lost, and the driver holds a pipe to it.
+            # A torch server is there once a policy worker or a learner was lost, and the driver holds a pipe to it.
             servers = [process for process, title in family.items() if title == TORCH_SERVER][:1]
             for server in servers:
                 del family[server]
             processes.append(Counter(family.values()))
-            # Of those that nobody replaces: a successor of a worker is another process.
+            # Only of processes that are not replaced: a successor of a worker is another process.
             lasting = {title: p for p, title in family.items() if processes[-1][title] == 1}
             own = {self.root: len(servers)}
             descriptors.append(Counter({title: _held(one) - own.get(one, 0) for title, one in lasting.items()}))
@@ -151,7 +151,7 @@ def end(process: subprocess.Popen[bytes], act: Callable[[], None], limit_s: floa
 
 
 def survivors(session: int, seconds: float) -> list[str]:
-    """Processes that were started below a program and still run so much later, whoever their parent is by now.
+    """Processes that were started below a program and still run so much later, whatever their parent is by now.
 
     Args:
         session: pid of the program, which was started as leader of a session of its own; children stay in it.
@@ -178,7 +178,7 @@ def abandoned_shared_memory(before: set[str]) -> set[str]:
         return new
     maps = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             maps.append((process / "maps").read_text(errors="replace"))
     return {name for name in new if not any(f"{_SHARED_MEMORY}/{name}\n" in text for text in maps)}
 
@@ -201,7 +201,7 @@ def _of_session(session: int) -> list[psutil.Process]:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.Error, ProcessLookupError, PermissionError):
-            continue  # it has ended, or is somebody else's, and then none of ours
+            continue  # it has ended, or belongs to another user, and then is none of ours
     return found
 
 
@@ -228,7 +228,8 @@ def _descriptors(process: psutil.Process) -> int:
 def _held(process: psutil.Process) -> int:
     """Open files without the one that is opened with the first loss, to tell of it, and then stays open.
 
-    Nor those by which a forkserver tells of its children: it has more of them once it has replaced others' children.
+    Left out too: the pipes by which a forkserver tells of its children; there are more of them once it has replaced
+    children of other processes.
     """
     try:
         named = [entry.path for entry in process.open_files()]

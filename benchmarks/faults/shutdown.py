@@ -9,9 +9,9 @@
     driver      kill -9 of the driver: everything below it is gone within 2 s, nothing is left
     twice       Ctrl+C, and once more a tenth of a second later: ends at once
 
-`--to` says who receives these signals, but for kill -9: the driver alone, its process group, as from a shell, `timeout`
-or a terminal, or every process of the run, as from a service manager. Beside each run another program is started as a
-child of the driver, as by `tensorboard & exec python train_appo.py`: it has to survive.
+`--to` names the receivers of these signals, but for kill -9: the driver alone, its process group, as from a shell,
+`timeout` or a terminal, or every process of the run, as from a service manager. Beside each run another program is
+started as a child of the driver, as by `tensorboard & exec python train_appo.py`: it has to survive.
 
 Each start goes on where the one before was ended, so the checkpoints are also read, fifty times. Every other moment is
 counted from the start of the program instead of from that of training: some of those lie before there is anything to
@@ -142,7 +142,7 @@ class Ending:
         deadline = time.monotonic() + (GONE_S if way == "driver" else 0.0)  # the guardian clears up behind a driver
         while (left := self._left(shared_before, files_before)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if way in SAVES:  # who is killed while writing leaves a temporary file, which the next start removes
+        if way in SAVES:  # a writer that is killed leaves a temporary file, which the next start removes
             left += [str(path) for path in self._run.folder.rglob("*.tmp")]
         if compares_outputs and way in SAVES and moment.had_trained:
             moment = moment._replace(faults=(*moment.faults, *what_differs(self._run, self._log)))
@@ -251,7 +251,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--moments", type=int, default=50, help="how often, each way")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
-    parser.add_argument("--to", choices=RECEIVERS, default="driver", help="who receives the signals")
+    parser.add_argument("--to", choices=RECEIVERS, default="driver", help="receivers of the signals")
     parser.add_argument("--outputs_every", type=int, default=1, help="compare outputs at every so many moments")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every moment")
     parser.add_argument("options", nargs="*", help="after --: further options of the run")

@@ -72,17 +72,17 @@ class _Faulty(Identity):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, if the fault lets it."""
         started = super().reset(seed=seed, options=options)  # first: it seeds the chance of a fault
-        if self.fails_in_reset and self.is_struck():
+        if self.fails_in_reset and self.is_fault_due():
             self.fail()
         return started
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step, if the fault lets it."""
-        if not self.fails_in_reset and self.is_struck():
+        if not self.fails_in_reset and self.is_fault_due():
             self.fail()
         return super().step(action)
 
-    def is_struck(self) -> bool:
+    def is_fault_due(self) -> bool:
         """The fault comes now."""
         is_due = self.total_steps == self.options.synthetic_fault_step
         probability = self.options.synthetic_fault_probability

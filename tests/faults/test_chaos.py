@@ -9,7 +9,7 @@ from benchmarks.faults.chaos import Plan, _parser, bars_of, each_failpoint, main
 from benchmarks.faults.chaos import _parser as parser
 from benchmarks.faults.report import Bars
 
-# Two busy cores are shared with whoever runs the tests: what is demanded here is that nothing hangs, leaks or lies.
+# Two busy cores are shared with other tests: what is demanded here is that nothing hangs, leaks or is miscounted.
 PATIENT = "--bars=actor=20,policy=20,learner=30,end=30"
 # Blocks are begun and taken four times as often, so that one in a thousand comes soon.
 SHORT_ROLLOUTS = ["--", "--rollout=8", "--recurrence=8"]
@@ -76,7 +76,7 @@ def test_each_failpoint_is_armed_alone_until_it_has_killed_often_enough():
     assert odds("actor-ask") < odds("actor-block-begin") < odds("learner-step") < odds("checkpoint-before-fsync")
 
 
-def test_a_run_survives_kills_and_stops_of_all_its_workers_without_a_hang_a_leak_or_a_lie(tmp_path):
+def test_a_run_survives_kills_and_stops_of_all_its_workers_without_hang_leak_or_false_count(tmp_path):
     out = tmp_path / "chaos.json"
     words = ["--kills=10", "--interval=1.5", "--seed=2", "--signals=kill,kill,stop,term", "--undisturbed=3"]
     assert main([*words, PATIENT, f"--out={out}"]) == 0

@@ -1,4 +1,4 @@
-"""Environments that keep books of their own."""
+"""Environments that count their own frames."""
 
 import numpy as np
 import pytest

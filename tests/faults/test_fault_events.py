@@ -49,7 +49,7 @@ RECORDED = [
 ]
 
 
-def test_a_recovery_is_counted_from_the_strike_not_from_when_the_run_noticed():
+def test_a_recovery_is_counted_from_the_fault_not_from_when_the_run_noticed():
     actor, first, second = losses(RECORDED, [Hit(10.0, "actor-00", "kill"), Hit(11.9, "learner-0", "kill")])
     assert (actor.kind, actor.how) == ("actor", "kill")
     assert (actor.ready_s, actor.working_s) == pytest.approx((0.3, 0.6))
@@ -63,27 +63,27 @@ def test_a_loss_answers_the_deadliest_of_the_signals_before_it():
     lost = [event(20.0, "lost", "actor-00")]
     stopped, terminated = Hit(8.0, "actor-00", "stop"), Hit(19.0, "actor-00", "term")
     assert losses(lost, [stopped, terminated])[0].how == "stop"
-    assert losses(lost, [Hit(9.0, "actor-00", "freeze"), Hit(10.0, "actor-00", "stop")])[0].struck_at == 9.0
+    assert losses(lost, [Hit(9.0, "actor-00", "freeze"), Hit(10.0, "actor-00", "stop")])[0].fault_time == 9.0
     assert losses(lost, [terminated])[0].how == ITSELF  # SIGTERM kills no worker
     assert losses(lost, [Hit(19.0, "actor-01", "kill")])[0].how == ITSELF
     assert losses(lost, [Hit(21.0, "actor-00", "kill")])[0].how == ITSELF
     assert losses([event(90.0, "lost", "actor-00")], [stopped])[0].how == ITSELF  # it went on long since
 
 
-def test_one_strike_answers_for_one_loss():
+def test_one_fault_answers_for_one_loss():
     lost = [event(1.0, "lost", "actor-00"), event(2.0, "lost", "actor-00")]
     assert [loss.how for loss in losses(lost, [Hit(0.9, "actor-00", "kill")])] == ["kill", ITSELF]
 
 
-def test_a_successor_struck_in_its_first_moments_was_not_lost_of_itself():
+def test_a_successor_killed_in_its_first_moments_was_not_lost_by_itself():
     told = [event(10.0, "lost", "policy-0-0"), event(10.06, "lost", "policy-0-0")]
     hits = [Hit(9.99, "policy-0-0", "kill"), Hit(10.03, "policy-0-0", "kill")]
-    assert [(loss.how, loss.struck_at) for loss in losses(told, hits)] == [("kill", 9.99), ("kill", 10.03)]
+    assert [(loss.how, loss.fault_time) for loss in losses(told, hits)] == [("kill", 9.99), ("kill", 10.03)]
     late_clock = [Hit(9.0, "policy-0-0", "term"), Hit(10.03, "policy-0-0", "kill")]
     assert [loss.how for loss in losses(told[:1], late_clock)] == ["kill"]
 
 
-def test_whoever_was_lost_last_and_has_not_worked_since_is_missing():
+def test_a_worker_that_was_lost_and_has_not_worked_since_is_missing():
     assert not_back(RECORDED) == []
     assert not_back(RECORDED[:3]) == ["actor-00"]  # ready is not yet at work
     assert not_back(RECORDED[:-1]) == ["learner-0"]

@@ -59,7 +59,7 @@ def test_a_plan_has_the_mean_interval_and_the_shares_that_were_asked_for():
     assert all(0.0 <= fault.pick < 1.0 for fault in faults)
 
 
-def test_a_kill_reaches_the_picked_worker_when_it_is_due_and_nobody_else(crew):
+def test_a_kill_reaches_the_picked_worker_when_it_is_due_and_no_other(crew):
     injector = FaultInjector([Fault(0.2, "actor", "kill", 0.99)], stop_s=1.0)
     injector.act(psutil.Process())
     assert injector.hits == [] and not injector.is_done
@@ -71,7 +71,7 @@ def test_a_kill_reaches_the_picked_worker_when_it_is_due_and_nobody_else(crew):
     assert all(crew[title].poll() is None for title in ("actor-00", "learner-0", "bystander"))
 
 
-def test_a_strike_waits_until_somebody_of_its_kind_lives(crew):
+def test_a_fault_waits_until_a_worker_of_its_kind_lives(crew):
     injector = FaultInjector([Fault(0.0, "learner", "kill", 0.0)] * 2, stop_s=1.0)
     injector.act(psutil.Process())
     crew["learner-0"].wait(5.0)
@@ -81,7 +81,7 @@ def test_a_strike_waits_until_somebody_of_its_kind_lives(crew):
     assert injector.is_done
 
 
-def test_who_is_stopped_goes_on_after_a_while_and_who_is_frozen_never(crew):
+def test_a_stopped_worker_goes_on_after_a_while_and_a_frozen_one_never(crew):
     faults = [Fault(0.0, "actor", "stop", 0.0), Fault(0.0, "learner", "freeze", 0.0)]
     injector = FaultInjector(faults, stop_s=0.3)
     injector.act(psutil.Process())
@@ -95,7 +95,7 @@ def test_who_is_stopped_goes_on_after_a_while_and_who_is_frozen_never(crew):
     assert injector.is_done
 
 
-def test_who_stands_still_is_not_struck_again_before_it_goes_on(crew):
+def test_a_stopped_worker_gets_no_other_fault_before_it_goes_on(crew):
     injector = FaultInjector([Fault(0.0, "learner", "stop", 0.0), Fault(0.0, "learner", "term", 0.0)], stop_s=0.2)
     injector.act(psutil.Process())
     assert [hit.signal for hit in injector.hits] == ["stop"]

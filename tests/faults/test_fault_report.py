@@ -19,7 +19,7 @@ def working(time, worker):
 
 
 def good():
-    """A run of which nothing bad can be said: 1000 frames per second in baseline, 800 in the fault_phase."""
+    """A run of which nothing bad can be said: 1000 frames per second in baseline, 800 in the fault phase."""
     counts = [1000 * second for second in range(11)] + [10_000 + 800 * second for second in range(1, 11)]
     told = [Sample(float(t), n, {"env_frames": n, "policy 0 train_steps": n // 100}) for t, n in enumerate(counts)]
     titles, files = Counter({"appo driver": 1, "actor-00": 1}), Counter({"appo driver": 40, "actor-00": 20})
@@ -68,8 +68,8 @@ GROWTH = {(7, "appo driver"): [Look(10.0 * n, 60.0 + n / 36.0, 40) for n in rang
         ({"samples": [*good().samples, *BACK]}, "env_frames went from 18000 to 100"),
         ({"booked": 17_999}, "18000 counted of 17999 stepped"),
         ({"saved_frames": 17_000}, "frames in the last checkpoint: 17000 of 18000"),
-        ({"status": {"blocks": {"lost": 2}}}, "blocks that nobody alive owns: 2"),
-        ({"status": {}}, "blocks that nobody alive owns: status.json does not tell"),
+        ({"status": {"blocks": {"lost": 2}}}, "blocks that no living process owns: 2"),
+        ({"status": {}}, "blocks that no living process owns: status.json does not tell"),
         ({"processes": (Counter(), Counter({"vizdoom": 1}))}, "processes too many, at rest: vizdoom: 0 -> 1"),
         ({"descriptors": (Counter(), Counter({"appo driver": 1}))}, "open files too many, at rest: appo driver"),
         ({"looks": GROWTH}, "memory, MB per hour: 10.00 by appo driver"),
@@ -86,18 +86,18 @@ def test_whatever_goes_wrong_fails_alone_and_in_words(change, words):
     assert words in failure
 
 
-def test_the_files_of_a_successor_are_not_compared_with_those_of_who_was_struck():
+def test_open_files_of_a_successor_are_not_compared_with_those_of_the_lost_worker():
     after = Counter({"appo driver": 40, "actor-00": 25})
     assert failures(checks(replace(good(), descriptors=(good().descriptors[0], after)), Bars())) == []
 
 
-def test_who_is_lost_while_everything_ends_need_not_come_back():
+def test_a_worker_that_is_lost_while_the_run_ends_need_not_come_back():
     events = [*good().events, lost(21.0, "learner-0")]
     assert failures(checks(replace(good(), events=events, told_to_end=20.5), Bars())) == []
     assert len(failures(checks(replace(good(), events=events, told_to_end=21.5), Bars()))) == 1
 
 
-def test_who_was_stopped_for_good_is_waited_for_by_its_heartbeat_and_has_no_bar():
+def test_a_frozen_worker_is_found_by_its_heartbeat_and_has_no_bar():
     hits = [Hit(2.0, "actor-00", "freeze")]
     results = checks(replace(good(), hits=hits), Bars())
     assert failures(results) == []

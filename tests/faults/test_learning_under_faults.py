@@ -1,4 +1,4 @@
-"""Learning under disturbance: what is demanded, and that a real run is held against it."""
+"""Learning under faults: the bar, and a real run that is measured against it."""
 
 import json
 
@@ -21,7 +21,7 @@ def test_what_measures_nothing_is_refused(argument):
 
 
 @pytest.mark.slow
-def test_a_real_run_learns_while_it_is_struck(tmp_path):
+def test_a_real_run_learns_under_faults(tmp_path):
     out = tmp_path / "learning.json"
     assert main(["--minutes=0.5", "--seeds=1", f"--out={out}"]) == 0
     assert "undisturbed" in json.loads(out.read_text())[0]["measured"]
