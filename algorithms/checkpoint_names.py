@@ -41,7 +41,7 @@ def label_of(metric_name: str) -> str:
 
 
 def list_named(folder: Path, kind: str) -> list[Named]:
-    """The files of a kind, newest first; those of somebody else are left out."""
+    """The files of a kind, newest first; files with other names are left out."""
     prefix = "best" if kind == "best" else "checkpoint"
     found = (_named(path) for path in folder_of(folder, kind).glob(f"{prefix}_*.pth"))
     return sorted((named for named in found if named is not None), key=lambda named: named.steps, reverse=True)

@@ -310,7 +310,7 @@ def _retire(folder: Path, written: Encoded, path: Path, keep: int) -> None:
         return
     both = list_named(folder, "latest") + list_named(folder, "best")
     newest = next((named for named in both if named.path == path), None)
-    if newest is None:  # somebody has taken it away meanwhile
+    if newest is None:  # it was removed meanwhile
         return
     for named in both:
         if named.steps > newest.steps:

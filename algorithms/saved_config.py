@@ -1,4 +1,4 @@
-"""config.json of an experiment: where it is, and what it holds before anybody knows which options there are."""
+"""config.json of an experiment: where it is, and its content before the options are known."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Running a training program and watching it from outside: frames, processor time and memory of its whole process tree.
 
-Nothing here knows which program it is. Whoever does gives the command, a way to read how many environment frames it
-has counted, and a name for each process.
+Nothing here knows which program it is. The caller gives the command, a way to read how many environment frames it has
+counted, and a name for each process.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def started(
         try:
             yield process, tree
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever repeats it shall not interrupt the clearing up
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clean-up
             _stop(process, tree)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -272,7 +272,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line at once: whoever waits for a long measurement wants to see it go on."""
+    """Print a line at once, so that a long measurement shows its progress."""
     print(line, flush=True)
 
 

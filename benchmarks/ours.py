@@ -1,4 +1,4 @@
-"""Our own program as something to be measured: how it is started, who its processes are, what it says of itself."""
+"""Our own program as something to be measured: how it is started, its processes, and what it reports."""
 
 from __future__ import annotations
 

@@ -230,8 +230,8 @@ class ParallelEnvAdapter(_OneEnv):
 
     An agent that ends before the others is flagged once; from then on its row is inactive, zero and without reward
     until the environment starts anew, which happens when no agent is left: at once, unless the last to go include
-    truncated ones, whose final observation comes first. An agent that comes late is inactive until then. Nobody comes
-    back within an episode.
+    truncated ones, whose final observation comes first. An agent that comes late is inactive until then. No agent
+    comes back within an episode.
     """
 
     def __init__(self, env: Any, env_index: int, context: EnvContext) -> None:

@@ -15,7 +15,7 @@ How an episode ends, seen by the caller of `step`:
 
 Every end of an episode of a row is seen exactly once as `terminated` or `truncated`, but for episodes that are lost:
 
-* A step in which an environment fails, when somebody mends it (`appo.envs.faults`), has no result: all its rows say
+* A step in which an environment fails and recovers (`appo.envs.faults`) has no result: all its rows say
   `crashed` = 1, reward 0, 0 frames, neither flag, and show the first observation of a new episode (`is_first` = 1).
 """
 
@@ -105,7 +105,7 @@ class EnvFamily(NamedTuple):
     options are fitted to the environment; a single entry turns that off."""
     names: tuple[str, ...] = ()
     """Names to suggest when a user types one that does not exist."""
-    evaluation: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default; nobody writes into it
+    evaluation: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default, never written to
     """Option name -> the value it takes while a policy is scored or watched, unless the user types another."""
     has_engine: bool = False
     """Each environment works in lock step with a process of its own: actors are then kept on one core with theirs."""
@@ -129,7 +129,7 @@ class StepArrays(NamedTuple):
 
 
 class Decorrelation(NamedTuple):
-    """How far environments are moved into their episodes before anybody looks at them."""
+    """How far environments are moved into their episodes before they are recorded."""
 
     rng: np.random.Generator  # decides how far, and by which actions
     max_steps: int  # each is moved by a number of steps from 0 to this, but not through more than one whole episode
@@ -225,9 +225,9 @@ class EnvError(RuntimeError):
     def __str__(self) -> str:
         context = self.context or EnvContext(env_id=self.env_index)
         name = f" of {context.env_name}" if context.env_name else ""
-        who = f"environment {context.env_id}{name} (worker {context.worker_index}, place {self.env_index} of its batch)"
+        env = f"environment {context.env_id}{name} (worker {context.worker_index}, place {self.env_index} of its batch)"
         repeated = f" {self.in_a_row} times in a row, without a sound step in between" if self.in_a_row > 1 else ""
-        return f"{who} failed in {self.phase}{repeated}: {self.message}"
+        return f"{env} failed in {self.phase}{repeated}: {self.message}"
 
 
 class BadEnvDataError(EnvError):

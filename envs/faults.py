@@ -1,9 +1,8 @@
-"""Environments that fail while they are trained on: which failures are mended, how often, and what is said of them.
+"""Environments that fail during training: which failures are recovered from, how often, and what is logged.
 
-An environment that raises is built anew, in its place; the others are not touched. One that gives what cannot be
-learned from is a defect that another try would not mend: it ends the run, unless the user wants such steps dropped and
-the environment reset. Either way, failing again and again without one sound step in between is given up, so that the
-process ends and whoever started it decides.
+An environment that raises is built anew, in its place; the others are not touched. Bad data is a defect that another
+try would not repair: it ends the run, unless the user wants such steps dropped and the environment reset. Either way,
+after too many failures without one sound step in between the process ends, and the supervisor decides what follows.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def ignore(is_bad_data: bool) -> None:
 
 
 def go_on() -> bool:
-    """Show nobody a sign of life, and never be asked to end."""
+    """Send no sign of life, and never be asked to end."""
     return True
 
 
@@ -67,10 +66,10 @@ class FaultPolicy:
         Args:
             max_rebuilds: of one environment in a row, without a sound step in between.
             drops_bad_data: bad data cost the step, not the run.
-            count: called for each failure that is mended, with whether it was bad data.
-            repairing: surrounds the mending of an environment, which may take as long as building one.
+            count: called for each failure that is recovered from, with whether it was bad data.
+            repairing: surrounds the recovery of an environment, which may take as long as building one.
             beat: called after each environment that was built or reset at the start, and while they are moved apart: a
-                sign of life; False: nobody needs them any more.
+                sign of life; False: they are not needed any more.
         """
         self._max_rebuilds = max_rebuilds
         self._drops_bad_data = drops_bad_data
@@ -88,7 +87,7 @@ class FaultPolicy:
         step: int,
         restart: Callable[[EnvError], EnvError | None],
     ) -> None:
-        """Let an environment begin anew until it does so soundly.
+        """Restart an environment until it starts without a failure.
 
         Args:
             failed: how it failed.
@@ -105,10 +104,10 @@ class FaultPolicy:
                 failed = restart(failed)
 
     def take(self, failed: EnvError, in_a_row: int) -> None:
-        """Note a failure that is about to be mended.
+        """Note a failure before the recovery from it.
 
         Raises:
-            EnvError: it is not to be mended: bad data, other spaces, or it failed too often in a row.
+            EnvError: no recovery is allowed: bad data, other spaces, or too many failures in a row.
         """
         is_bad_data = isinstance(failed, BadEnvDataError)
         may_recover = self._drops_bad_data if is_bad_data else getattr(failed, "retryable", True)

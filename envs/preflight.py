@@ -147,7 +147,7 @@ class _EnvCheck:
                 message = f"--env={self._resolved.name}, {self._where}: {error}"
                 if not self._drops:
                     raise ConfigError(
-                        f"{message}. Mend the environment, or wrap it; --check_env=False starts without this check"
+                        f"{message}. Fix the environment, or wrap it; --check_env=False starts without this check"
                     ) from error
                 self._note_failure(message, error)
             except FAILURES as error:
@@ -180,7 +180,7 @@ class _EnvCheck:
             began = time.perf_counter()
             results = self._caller.step(rows)
             self._step_seconds.append(time.perf_counter() - began)
-            self._look(results)
+            self._inspect(results)
             self._steps += 1
             self._in_a_row = 0
             has_ended = results.has_ended
@@ -195,7 +195,7 @@ class _EnvCheck:
         self._go(_RESET)
         results = self._caller.reset(_SEED + self._num_resets)
         self._num_resets += 1
-        self._look(results)
+        self._inspect(results)
         return results
 
     def _note_rewards(self, rewards: Iterable[float], *, has_ended: bool) -> None:
@@ -222,7 +222,7 @@ class _EnvCheck:
                 masks[row] = fitting_mask(mask, width)
         return masks if width else None
 
-    def _look(self, results: _Results) -> None:
+    def _inspect(self, results: _Results) -> None:
         width = mask_width(self.spec.actions)
         for observation in results.observations.values():
             self._caller.layout.write(self._caller.views, self._caller.rows, observation)

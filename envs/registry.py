@@ -109,7 +109,7 @@ def resolve(name: str) -> ResolvedEnv:
     """Find the family of an environment by its name.
 
     Raises:
-        ConfigError: nobody knows the name; the message has the closest ones.
+        ConfigError: the name is unknown; the message has the closest known ones.
     """
     if not name:
         raise ConfigError("--env is required, for example --env=CartPole-v1 or --env=doom_basic")
@@ -182,7 +182,7 @@ def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that nobody knows."""
+    """The error for an unknown name."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=4, cutoff=0.5)]
     suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
@@ -196,7 +196,7 @@ def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) ->
     """Call a factory with those of these that it has parameters for, by their names.
 
     Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself. `**kwargs`
-    names nothing, and is usually handed on to a constructor: it gets how to render, where somebody watches.
+    names nothing, and is usually handed on to a constructor: it gets how to render, when the run is watched.
 
     Raises:
         ConfigError: it requires something else.
@@ -218,7 +218,7 @@ def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) ->
 
 
 def render_arguments(context: EnvContext) -> dict[str, Any]:
-    """What `gymnasium.make` is told about rendering; nothing when nobody watches, for not every environment renders."""
+    """What `gymnasium.make` is told about rendering; nothing when it is not watched, as not every one renders."""
     return {} if context.render_mode is None else {"render_mode": context.render_mode}
 
 

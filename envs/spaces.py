@@ -19,10 +19,10 @@ from gymnasium import spaces
 
 from appo.envs.api import ACTION_MASK, ActionLeaf, MisfitError, ObservationLeaf, UnsupportedSpaceError
 
-# A bound beyond this says "unbounded" in other words: nobody's policy is meant to be stretched that far.
+# A bound beyond this means "unbounded": no policy is meant to be scaled that far.
 UNBOUNDED = 1e10
 
-# Dtypes that are stored as another one: nobody uses their precision, or tensor libraries do not know them.
+# Dtypes that are stored as another one: their precision is not needed, or tensor libraries do not know them.
 _STORED_AS = MappingProxyType(
     {
         "float64": "float32",

@@ -1,4 +1,4 @@
-"""A run's curves as a picture: `python -m appo.tools.plot train_dir/first first_curve.png`.
+"""Plot the curves of a run: `python -m appo.tools.plot train_dir/first first_curve.png`.
 
 Reads `metrics.jsonl` of an experiment and draws, over the environment frames of each policy, the return of its
 episodes (mean, and from the worst to the best of those averaged) above, and the frames per second of the run below.
@@ -24,7 +24,7 @@ class PlotError(ValueError):
 
 
 class Series(NamedTuple):
-    """What became of one number while a policy learned."""
+    """The course of one number while a policy learned."""
 
     frames: list[float]
     values: list[float]
@@ -88,19 +88,19 @@ def draw(curves: Curves, title: str) -> Any:
 def main(argv: Sequence[str]) -> int:
     """Draw what the command line asks for; the exit code."""
     if len(argv) != 2 or argv[1].startswith("-"):
-        print("usage: python -m appo.tools.plot <experiment folder> <picture.png>", file=sys.stderr)
+        print("usage: python -m appo.tools.plot <experiment folder> <plot.png>", file=sys.stderr)
         return EXIT_REFUSED
-    folder, picture = Path(argv[0]), Path(argv[1])
+    folder, target = Path(argv[0]), Path(argv[1])
     try:
         figure = draw(read_curves(folder), folder.resolve().name)
-        figure.savefig(picture, dpi=120)
+        figure.savefig(target, dpi=120)
     except (PlotError, OSError) as error:
         print(f"plot: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except ValueError as error:  # matplotlib's, which lists the formats it can write
-        print(f"plot: {picture}: {error}", file=sys.stderr)
+        print(f"plot: {target}: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    print(picture)
+    print(target)
     return EXIT_OK
 
 

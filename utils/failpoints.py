@@ -20,7 +20,7 @@ VARIABLE = "APPO_FAILPOINTS"
 
 FAILPOINTS = {
     "actor-block-begin": "an actor has taken a free block and has written nothing into it",
-    "actor-block-complete": "a block is full and nobody has been told",
+    "actor-block-complete": "a block is full and no learner has been told",
     "actor-ask": "observations are written and the request for actions is not counted",
     "policy-answer": "actions are in the blocks and the answer is not counted",
     "policy-adopt": "a policy worker is about to copy newer weights",

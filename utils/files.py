@@ -82,7 +82,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete what writers left in a folder when they were killed; only for a folder that nobody else writes to now."""
+    """Delete what killed writers left in a folder; only for a folder that no other process writes to now."""
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -201,7 +201,7 @@ class AppendedFile:
             raise
 
     def _is_there(self) -> bool:
-        """A file that was deleted or moved away takes what is written as if nothing had happened."""
+        """The path still leads to the open file; a deleted or moved file accepts writes without an error."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except OSError:
@@ -226,7 +226,7 @@ class JsonLines:
         line = json.dumps(_finite(record), separators=(",", ":")).encode() + b"\n"
         try:
             if self._may_be_cut_off:
-                self._mend()
+                self._end_cut_off_line()
             self._file.append(line)
         except OSError:
             self._may_be_cut_off = True
@@ -237,8 +237,8 @@ class JsonLines:
         """Close the file; called any number of times."""
         self._file.close()
 
-    def _mend(self) -> None:
-        """A line that was cut off, when the machine failed or the disk did, stays a line of its own."""
+    def _end_cut_off_line(self) -> None:
+        """Append a newline to a file that ends in a cut-off record, so that the next record is a line of its own."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
             if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
                 self._file.append(b"\n")

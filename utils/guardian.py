@@ -45,28 +45,28 @@ def main() -> None:
 def kill_run(group: int, mark: str) -> None:
     """Kill `run_processes` until there are none, or until a second and a half have passed."""
     _kill(run_processes(group, ""))  # nearly all of them, found without a look into each process of the machine
-    deadline, strangers = time.monotonic() + KILL_S, set[tuple[int, int]]()
-    while (pids := run_processes(group, mark, strangers)) and time.monotonic() < deadline:
+    deadline, unmarked = time.monotonic() + KILL_S, set[tuple[int, int]]()
+    while (pids := run_processes(group, mark, unmarked)) and time.monotonic() < deadline:
         _kill(pids)
         time.sleep(ROUND_S)
 
 
-def run_processes(group: int, mark: str, strangers: set[tuple[int, int]] | None = None) -> set[int]:
+def run_processes(group: int, mark: str, unmarked: set[tuple[int, int]] | None = None) -> set[int]:
     """Processes that run, belong to the group or bear the mark, and all below them; without the caller.
 
-    Empty where the system has no /proc. `strangers`, (pid, time of its start) of those without the mark, is added to: a
-    second look at them would cost as much as the first, and find nothing. A process that is just being replaced by the
-    program that it executes shows nothing for a moment, so it is looked at again.
+    Empty where the system has no /proc. `unmarked`, (pid, time of its start) of processes without the mark, is added
+    to: a second look at them would cost as much as the first, and find nothing. A process that is just executing
+    another program shows nothing for a moment, so it is looked at again.
     """
-    strangers = set() if strangers is None else strangers
+    unmarked = set() if unmarked is None else unmarked
     children: dict[int, list[int]] = {}
     members = []
     for pid, parent, group_of, started in _processes():
         children.setdefault(parent, []).append(pid)
-        if group_of == group or ((pid, started) not in strangers and bears(pid, mark)):
+        if group_of == group or ((pid, started) not in unmarked and bears(pid, mark)):
             members.append(pid)
         elif mark and _content(f"/proc/{pid}/environ"):
-            strangers.add((pid, started))
+            unmarked.add((pid, started))
     found: set[int] = set()
     while members:
         pid = members.pop()
@@ -103,7 +103,7 @@ def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read()
-    except OSError:  # it has ended, or belongs to somebody else
+    except OSError:  # it has ended, or belongs to another user
         return b""
 
 

@@ -37,7 +37,7 @@ class TerminalHandler(logging.Handler):
 
 class _Terminal(Console):
     def on_broken_pipe(self) -> None:
-        """Nobody reads any more: no reason to end the process, which is what rich does by itself."""
+        """Go on when the reader has closed the pipe; rich by itself would end the process."""
 
 
 class LogFile(logging.handlers.WatchedFileHandler):

@@ -28,7 +28,7 @@ from appo.utils.options import ConfigError
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-# A real-time signal: nobody else sends or catches it, and who has no handler yet ends by it.
+# A real-time signal: no other program sends or catches it, and a process without a handler ends by it.
 _PARENT_ENDED = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else 0
 
 MARK_VARIABLE = "APPO_RUN"  # in the environment of every process of a run
@@ -48,7 +48,7 @@ def die_with_parent(expected_parent: int, heir: int = 0) -> None:
     """Be killed when the parent ends, however it ends.
 
     Args:
-        expected_parent: who the parent is now; when it is another one, this process ends at once.
+        expected_parent: pid of the parent now; when it is another one, this process ends at once.
         heir: a process that adopts orphans; when the parent ends before it, this process lives on until the heir ends.
     """
     if sys.platform != "linux":
@@ -83,7 +83,7 @@ def join_group(group: int) -> None:
 def redirect_output(path: Path) -> None:
     """Send stdout and stderr of this process and its future children to the end of a file.
 
-    What the disk does not take is lost, and whoever prints, an environment for example, does not hear of it.
+    What the disk does not take is lost, and the code that prints, an environment for example, gets no error.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
@@ -243,7 +243,7 @@ def can_watch() -> bool:
 
 
 def watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when a process ends, whoever its parent is; None where there is no such."""
+    """A descriptor that becomes readable when a process ends, whatever its parent; None where there is no such."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -366,7 +366,7 @@ def _reap(pid: int) -> None:
         while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
             time.sleep(0.005)
     except ChildProcessError:
-        log.debug("process %d was reaped by somebody else", pid)
+        log.debug("process %d was reaped by other code", pid)
 
 
 def _prctl(option: int, value: int) -> None:

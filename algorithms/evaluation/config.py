@@ -27,7 +27,7 @@ class EvaluationConfig:
     max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)
 
     def check_combinations(self) -> None:
-        """Refuse a pace at which nobody can watch, and which no video file can state.
+        """Refuse a pace that is too slow to watch, and which no video file can state.
 
         Raises:
             ConfigError: the message names the nearest value that works.

@@ -174,7 +174,7 @@ class _ScoreBook:
         self._shape = (num_envs, agents)
         self._reports_true_reward = spec.reports_true_reward
         self._stats = EpisodeStats(num_envs * agents)
-        self._nobody = np.zeros(num_envs * agents, np.int32)  # one policy plays every row
+        self._policy_ids = np.zeros(num_envs * agents, np.int32)  # one policy plays every row
         self._playing = np.zeros(num_envs * agents, np.bool_)
         self._left: NDArray[np.float64] = np.full(num_envs, math.inf)  # episodes of each environment yet to count
         if num_episodes is not None:
@@ -195,7 +195,7 @@ class _ScoreBook:
     def add(self, step: StepArrays, infos: dict[int, dict[str, Any]]) -> list[tuple[int, EpisodeFinished]]:
         """Account for one step; (row, episode) of those that it ended and that count."""
         self.frames += int(step.frames.reshape(self._shape).max(axis=1).sum())  # of simulators, not of their agents
-        finished = [self._with_objective(episode) for episode in self._stats.add(step, infos, self._nobody)]
+        finished = [self._with_objective(episode) for episode in self._stats.add(step, infos, self._policy_ids)]
         ended = (step.terminated | step.truncated) == 1
         by_row = zip(np.flatnonzero(ended).tolist(), finished, strict=True)
         counted = [(row, episode) for row, episode in by_row if self._left[row // self._shape[1]] > 0]

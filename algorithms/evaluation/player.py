@@ -1,4 +1,4 @@
-"""One evaluation from a checkpoint to the table: who watches, which environments, when it ends."""
+"""One evaluation from a checkpoint to the table: its viewers, its environments, and when it ends."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ class EpisodeLines:
     def __call__(self, agent: int, episode: EpisodeFinished) -> None:
         """Tell of one more episode."""
         self._count += 1
-        whose = f", agent {agent}" if self._names_agents else ""
+        of_agent = f", agent {agent}" if self._names_agents else ""
         objective = "" if math.isnan(episode.true_return) else f"true return {episode.true_return:.3f}, "
         print(
-            f"episode {self._count}{whose}: return {episode.episode_return:.3f}, "
+            f"episode {self._count}{of_agent}: return {episode.episode_return:.3f}, "
             f"{objective}length {episode.length_frames} frames",
-            flush=True,  # whoever pipes it wants to follow
+            flush=True,  # so that a reader of a pipe can follow
         )
 
 

@@ -1,4 +1,4 @@
-"""From an environment that draws to those who watch: a window, a video file, or both.
+"""Show what an environment draws: in a window, in a video file, or both.
 
 An environment is drawn after every reset and every step, so that the last image of an episode is seen although the
 step that ends it also begins the next. Images are kept until `flush`, outside of the environment: what goes wrong in
@@ -24,7 +24,7 @@ _DEFAULT_RATE = 30.0  # simulator frames per second of environments that do not 
 
 
 class Viewer(Protocol):
-    """Somebody to whom images are shown."""
+    """Takes the images that are shown."""
 
     frames_per_second: float
 
@@ -39,7 +39,7 @@ class Screen:
         """Nothing is drawn yet.
 
         Args:
-            viewers: who sees every image.
+            viewers: each gets every image.
             frames_per_second: of the viewers; 0: the environment's own pace.
             may_open_windows: an environment that cannot be drawn into an array may show itself in its own window.
         """

@@ -93,7 +93,7 @@ class Driver:
         self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
         self._frames_before = 0
         self._saves_done = 0
-        self._next_look = self._next_memory = 0.0
+        self._next_update = self._next_memory = 0.0
         self._began = time.monotonic()
 
     def run(self) -> str:
@@ -106,17 +106,17 @@ class Driver:
             for report in self._pool.poll(POLL_S):
                 self._take(report)
             self._publish_progress()
-            if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + POLL_S
-                self._look()
+            if time.monotonic() >= self._next_update:
+                self._next_update = time.monotonic() + POLL_S
+                self._update()
         if self._stop.received is not None:
             return stopped_by(self._stop)
         self._accept()  # however small the budget was
         return self.statistics.budget.reason(self.statistics.total_env_frames)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Ask every controller and let every sink write; ten times a second, however often reports come."""
-        self._experiment.tend()
+        self._experiment.maintain_files()
         snapshot = self.statistics.snapshot()
         if snapshot.state == "training":
             self._prepare()

@@ -28,7 +28,7 @@ from appo.utils.options import ConfigError
 LOCK_FILE = ".lock"
 # Of each log; its predecessor may be as large. A worker that crashes or prints repeatedly does not fill the disk.
 LOG_BYTES = 5_000_000
-_LOOK_EVERY_S = 1.0
+_MAINTAIN_EVERY_S = 1.0
 _COMMAND_LINES_FILE = "command_lines.txt"
 _SOURCE_FOLDER = Path(__file__).resolve().parents[2]
 
@@ -58,7 +58,7 @@ class Experiment:
         self._config = ""
         self._num_policies = 0
         self._disk_faults = DiskFaults()
-        self._next_look = 0.0
+        self._next_maintenance = 0.0
 
     @classmethod
     def open(cls, resolved: ResolvedConfig, argv: Sequence[str]) -> Experiment:
@@ -73,7 +73,7 @@ class Experiment:
                 written.
         """
         run = resolved.config.run
-        folder = run.folder.absolute()  # whoever changes directory later, an environment for example, moves nothing
+        folder = run.folder.absolute()  # stays right when an environment, for example, changes the directory
         try:
             lock = _take(folder)
             try:
@@ -133,12 +133,12 @@ class Experiment:
         except ConfigError as error:
             self._disk_faults.tell(str(self.folder), f"{self.folder} was taken away from this run: {error}")
 
-    def tend(self) -> None:
-        """Once a second: make again what has vanished, and let logs that have grown too large begin anew."""
+    def maintain_files(self) -> None:
+        """Once a second: restore files that have vanished, and let logs that have grown too large begin anew."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_maintenance:
             return
-        self._next_look = now + _LOOK_EVERY_S
+        self._next_maintenance = now + _MAINTAIN_EVERY_S
         self.restore_missing()
         for path in self.log_dir.glob("*.txt"):
             if not path.stem.endswith(".old"):
@@ -204,7 +204,7 @@ def _take(folder: Path) -> int:
             if os.path.samestat(os.fstat(lock), path.stat()):
                 break
         os.close(lock)  # the folder was moved aside between opening and locking
-    with contextlib.suppress(OSError):  # who holds it is told where the disk has room
+    with contextlib.suppress(OSError):  # the holder is named where the disk has room
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return lock
@@ -253,7 +253,7 @@ def _git_state() -> str:
     """The commit that runs and how the source differs from it; the version, where it was installed."""
     try:
         if Path(_git("rev-parse", "--show-toplevel").strip()).resolve() != _SOURCE_FOLDER:
-            return f"installed package appo {importlib.metadata.version('appo')}\n"  # in somebody else's repository
+            return f"installed package appo {importlib.metadata.version('appo')}\n"  # inside another repository
         commit = _git("rev-parse", "HEAD")
         return f"commit {commit}\n{_git('diff', 'HEAD')}"
     except (OSError, subprocess.SubprocessError, importlib.metadata.PackageNotFoundError) as error:

@@ -29,7 +29,7 @@ from appo.utils.processes import available_memory
 # Measured: 55 descriptors in a driver of six workers, of which each has queues, pipes and a doorbell.
 _DRIVER_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 32, 8
 # Memory that must stay free beside the blocks: the processes themselves, of which workers share a part. An actor of
-# CartPole has 11 MB of its own; simulators have more, which nobody knows before.
+# CartPole has 11 MB of its own; simulators have more, which is not known before.
 _MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 20, 350
 CHECK_MODEL = "appo.algorithms.workers.model_check:check_model"  # named, not imported: it loads torch
 

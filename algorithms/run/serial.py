@@ -1,6 +1,6 @@
 """Everything in one process, in turns: for debugging, for tests, for refactoring with bit-identical results.
 
-The cores are those of the worker processes; only who calls them differs. One round answers every open request,
+The cores are those of the worker processes; only the caller differs. One round answers every open request,
 steps every split once, and trains on every batch that is full. Nothing in a round depends on the clock, so two runs
 with one seed are equal to the last bit.
 """
@@ -136,11 +136,11 @@ class SerialWorkerPool:
         self._arrays["memory_mb"][:] = psutil.Process().memory_info().rss / 1e6
 
     def count_blocks(self) -> dict[str, int]:
-        """How many blocks are in each state; everybody who holds one is here."""
+        """How many blocks are in each state; every holder of one is in this process."""
         return count_blocks(self._arrays, set(), set())
 
     def stop_replacing(self) -> None:
-        """There is nobody else who could be replaced; no more rounds, in which something might fail."""
+        """Nothing can be replaced here: play no more rounds, in which something might fail."""
         self._is_sampling = False
 
     def lives(self, worker: WorkerId) -> bool:

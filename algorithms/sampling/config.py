@@ -80,7 +80,7 @@ class SamplingConfig:
             ConfigError: the message names the nearest value that works.
         """
         if self.num_workers == 0:
-            raise ConfigError("num_workers=0 leaves nobody to step environments; nearest: 1, or -1: one per CPU core")
+            raise ConfigError("num_workers=0 leaves no actor to step environments; nearest: 1, or -1: one per CPU core")
         envs, splits = self.num_envs_per_worker, self.worker_num_splits
         if envs % splits:
             below, above = envs - envs % splits, envs - envs % splits + splits

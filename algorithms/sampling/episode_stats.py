@@ -35,7 +35,7 @@ class EpisodeStats:
         Args:
             step: what the environments wrote.
             infos: row -> info of the rows that said more.
-            policy_id: [E] who played the row that was stepped.
+            policy_id: [E] the policy that played the row that was stepped.
         """
         self._returns += step.rewards
         self._frames += step.frames
@@ -49,7 +49,7 @@ class EpisodeStats:
         return finished
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """The episodes of these rows are lost: nobody hears of them, and other episodes begin."""
+        """Drop the unfinished episodes of these rows, where other episodes begin."""
         self._returns[rows] = 0.0
         self._frames[rows] = 0
         self._was_seen_whole[rows] = True

@@ -105,7 +105,7 @@ class EpisodeAssignment:
             out[:] = 0
 
     def overdue(self, policies: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Nobody waits for an episode to end."""
+        """No rows: no policy waits for an episode to end."""
         return _NO_ROWS
 
     @property

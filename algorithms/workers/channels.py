@@ -1,11 +1,11 @@
 """Queues for reports and commands: low rate, any size, one per worker incarnation and direction.
 
 A message is serialised once and travels as one record, or as several when it is large: the receiving end puts these
-together again, and nobody sees part of a message. A record is a mark, which says whether more of its message follows,
-and bytes of the pickled message.
+together again, and no reader sees part of a message. A record is a mark, which says whether more of its message
+follows, and bytes of the pickled message.
 
-A process that is killed or stopped inside a queue holds the queue's lock, and whoever enters after it waits for ever.
-So nobody enters while the other side is inside: each side raises a flag of its own first, looks at the other's, and
+A process that is killed or stopped inside a queue holds the queue's lock, and one that enters after it waits for ever.
+So neither side enters while the other is inside: each side raises a flag of its own first, looks at the other's, and
 comes back later when that is up. A flag that stays up after a death tells that the queue is lost; one that is down,
 that all in it can still be read. A counter in shared memory tells the reader that there is something to fetch, so that
 an empty queue is not touched at all.

@@ -1,6 +1,6 @@
 """Checkpoints reach the disk on a thread of their own: a slow or hanging disk stalls neither training nor a heartbeat.
 
-They are encoded by whoever submits them, so no tensor is read here, and written one after the other, oldest first.
+They are encoded by the caller of `submit`, so no tensor is read here, and written one after the other, oldest first.
 Every request is answered, once.
 """
 
@@ -93,7 +93,7 @@ class CheckpointWriter:
             command, encoded = item
             try:
                 answer = self._folder.write(command, encoded)
-            except Exception as error:  # what nobody thought of must not leave a request without its answer
+            except Exception as error:  # an unforeseen error must not leave a request without its answer
                 log.exception("a checkpoint was not written")
                 answer = self._folder.failed(command, f"{self._folder} was not written to ({error!r})")
             self._written += 1

@@ -34,7 +34,7 @@ class DescriptorParcel:
     """Any number of file descriptors on their way to one child process.
 
     A process is started with about 250 descriptors at most. These lie in a socket, of which the child receives one end.
-    Whoever packs a parcel closes it once the child has been started.
+    The sender of a parcel closes it once the child has been started.
     """
 
     def __init__(self, descriptors: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ class DescriptorParcel:
 
 
 class Doorbell:
-    """Wakes the one process that waits for it; anyone may ring."""
+    """Wakes the one process that waits for it; any process may ring."""
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
         """A bell that has not rung, or another process's bell, of which these are the `descriptors`."""

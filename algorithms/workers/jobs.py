@@ -1,4 +1,4 @@
-"""What each kind of worker is told to do; plain data, so that whoever starts a worker need not import its libraries."""
+"""The job of each kind of worker: plain data, so that a process can start a worker without its libraries."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class _Stopped(Exception):
 
 
 class LearnerWorker(Worker):
-    """Trains one policy; steps no environment and acts for nobody.
+    """Trains one policy; steps no environment and computes no actions.
 
     Reads:   complete blocks (actors, policy workers), commands, whether all actors are to stop (driver)
     Writes:  published weights, taken counters of blocks

@@ -153,7 +153,7 @@ def _flat(array: NDArray[np.generic], leading: int) -> Tensor:
     """A tensor over the same memory whose first axis runs over all agent rows of all slabs."""
     rows = int(np.prod(array.shape[:leading]))
     flat = array.reshape(rows, *array.shape[leading:])
-    assert np.shares_memory(flat, array) or not flat.size, "a copy would never be written by anybody"
+    assert np.shares_memory(flat, array) or not flat.size, "a copy would never be written to"
     return torch.from_numpy(flat)
 
 

@@ -24,7 +24,7 @@ BATCH_TIMEOUT_S = 0.0005
 # The same where actors and policy worker share a core, so that an actor cannot step while the policy worker computes:
 # longer than it takes all of them to ask.
 BATCH_TIMEOUT_ON_SHARED_CORE_S = 0.02
-# For so long nobody waits again for splits that did not come: their actor is away, or an environment takes its time.
+# For so long no batch waits again for splits that did not come: their actor is away, or an environment is slow.
 ABSENT_FOR_S = 1.0
 
 

@@ -190,7 +190,7 @@ class ProcessLauncher:
     ) -> Any:
         """The result of a function that runs in a process of its own and may not take the driver with it.
 
-        Nothing that it started outlives the call, and nobody but that process itself gives the result.
+        Nothing that it started outlives the call, and only that process itself gives the result.
 
         Args:
             function: importable by its name, or "package.module:function", so that the driver need not import it.
@@ -239,10 +239,10 @@ class ProcessLauncher:
     def launch(
         self, process: BaseProcess, is_cancelled: Callable[[], bool] = lambda: False, patience_s: float = 0.0
     ) -> bool:
-        """Start a process; False when nobody wants it any more and it has not come for `patience_s`.
+        """Start a process; False when it is not wanted any more and has not come for `patience_s`.
 
-        The server may be stopped, or hang in an import, and whoever asks it for a process then waits for ever. So a
-        thread asks, and this one goes on.
+        The server may be stopped, or hang in an import, and a caller that asks it for a process then waits for ever. So
+        a thread asks, and this one goes on.
 
         Raises:
             RunFailed: the server does not answer, or cannot start the process.

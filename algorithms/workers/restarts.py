@@ -1,4 +1,4 @@
-"""Who is replaced, when, and when going on is pointless: the one restart policy, without processes.
+"""Which workers are replaced, when, and when the run ends: the one restart policy, without processes.
 
 A worker that had done some work since its last start is replaced at once, however often: kills from outside, a machine
 short of memory, an environment that crashes every hour. Failures *in a row*, without any work in between, point to a
@@ -19,7 +19,7 @@ class Loss(NamedTuple):
     in_setup: bool  # before its first step
     by_exception: bool  # its own, not a kill from outside
     retryable: bool  # no exception says that another try would end the same way
-    has_worked: bool  # it did some of what it is there for
+    has_worked: bool  # it did some of its work
 
 
 class Verdict(enum.Enum):
@@ -51,7 +51,7 @@ class RestartPolicy:
     """Counts failures in a row per worker, and decides."""
 
     def __init__(self, limits: RestartLimits, num_actors: int) -> None:
-        """Nobody has failed yet."""
+        """No worker has failed yet."""
         self.limits = limits
         self._num_actors = num_actors
         self._in_a_row: dict[str, int] = {}

@@ -155,6 +155,6 @@ KINDS: dict[str, WorkerKind] = {
         first_work=EventCounter.LEARNER_BATCHES,
         worth_a_restart=EventCounter.LEARNER_BATCHES,
         give_back=lambda arrays, worker: blocks.stop_taking(arrays, worker.policy),
-        starts=1,  # it takes longest, and everyone waits for its weights
+        starts=1,  # it takes longest, and all others wait for its weights
     ),
 }

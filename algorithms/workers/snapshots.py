@@ -33,7 +33,7 @@ class LearnerSnapshot:
 
     @property
     def exists(self) -> bool:
-        """Somebody has taken one."""
+        """A snapshot has been taken."""
         return self._buffer.publication > 0
 
     def take(self) -> None:

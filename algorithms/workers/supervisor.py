@@ -53,7 +53,7 @@ from appo.utils.processes import kill_orphans, reap_orphans, worker_mark
 
 # A stuck worker gets this long to write its stacks down before it is killed.
 STACK_DUMP_S = 0.3
-# Who fails by an exception after a shorter life than this has failed in a row, whatever it did meanwhile.
+# A worker that fails by an exception after a shorter life than this has failed in a row, whatever it did meanwhile.
 LONG_LIFE_S = 60.0
 # How long a forkserver that has ended may still look alive after its pipes closed, and a killed worker live on.
 FORKSERVER_EXIT_S, KILL_S = 0.1, 1.0
@@ -82,7 +82,7 @@ class Supervisor:
         self._workers: dict[WorkerId, WorkerHandle] = {}
         self._successors: list[Successor] = []
         self._undelivered: list[Report] = []
-        self.is_ending: Callable[[], bool] = lambda: False  # somebody waits for the run to end
+        self.is_ending: Callable[[], bool] = lambda: False  # the run was told to end
         self._replaces = True
         self._clock = AwakeClock(time.monotonic())
         self._next_tidying = 0.0
@@ -233,7 +233,7 @@ class Supervisor:
         time.sleep(STACK_DUMP_S)
 
     def count_blocks(self) -> dict[str, int]:
-        """How many blocks are in each state, and how many nobody who lives can go on with."""
+        """How many blocks are in each state, and how many no living worker can go on with."""
         num_actors, num_learners = self._arrays.sizes.actors, self._arrays.sizes.learning_policies
         actors = {actor for actor in range(num_actors) if WorkerId(ACTOR, 0, actor) not in self._workers}
         learners = {policy for policy in range(num_learners) if WorkerId(LEARNER, policy, 0) not in self._workers}
@@ -328,7 +328,7 @@ class Supervisor:
         self._successors.append(successor)
 
     def _clear_up_behind(self, worker: WorkerHandle) -> None:
-        """A worker has ended: nobody knows it, nothing that it started runs, nobody holds a block that it held."""
+        """Forget a worker that has ended, kill what it had started, and give back the blocks that it held."""
         del self._workers[worker.spec.worker]
         worker.close()
         kill_orphans(self._known_pids(), worker_mark(self._launcher.mark, worker.pid))

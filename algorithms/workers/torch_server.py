@@ -42,7 +42,7 @@ class TorchServer:
     def __init__(self) -> None:
         """Not started yet."""
         self.is_waited_for = True
-        """Whoever asks may wait until torch is imported, as where a run begins."""
+        """Callers may wait until torch is imported, as at the start of a run."""
         self.server: Any = _Server()
         self.server.set_forkserver_preload(PRELOAD)
 
@@ -79,8 +79,8 @@ class TorchServer:
 def end_forkserver(server: Any) -> None:
     """Kill a server, which may be stopped, or import.
 
-    Its own way to end is to wait until nobody holds a pipe any more, and a daemon that an environment left behind may
-    hold it for ever.
+    By itself it ends once no process holds its pipe any more, and a daemon that an environment left behind may hold it
+    for ever.
     """
     if server._forkserver_pid is None:
         return
@@ -93,12 +93,12 @@ def kill_and_wait(child: int) -> None:
     """End a child of this process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):  # waited for by somebody else
+    with contextlib.suppress(ChildProcessError):  # reaped by other code
         os.waitpid(child, 0)
 
 
 class _Server(forkserver.ForkServer):
-    """One that is started by `TorchServer.start` only, and not anew by whoever asks it for a process."""
+    """A forkserver that is started by `TorchServer.start` only, and not by a request for a process."""
 
     def connect_to_new_process(self, fds: Any) -> Any:
         server: Any = self

@@ -148,13 +148,13 @@ class WorkerStart:
     process_group: int
     mark: str  # of the run, see `guardian`
     driver: int  # pid of the process that the worker lives for
-    parent: int = 0  # pid of the process that forks workers; 0: whoever is the parent
+    parent: int = 0  # pid of the process that forks workers; 0: the actual parent
     log_level: int = logging.INFO
     search_path: list[str] = field(default_factory=list)  # where a user's own modules lie
 
 
 class Worker:
-    """One process. Subclasses fill in `setup`, `step` and `teardown`; nobody overrides `main`."""
+    """One process. Subclasses fill in `setup`, `step` and `teardown`, and never override `main`."""
 
     def __init__(self, start: WorkerStart, job: Any) -> None:
         """Called in the new process, before `setup`."""

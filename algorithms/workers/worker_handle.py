@@ -102,7 +102,7 @@ class WorkerHandle:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs, or when whoever forked it is stopped and cannot tell."""
+        """How it ended; None while it runs, or when the process that forked it is stopped and cannot tell."""
         if self._code is None and self.process.exitcode == EXIT_LOST:
             self._code = processes.exit_code_of_child(self.pid)  # adopted when its forkserver ended
         return self._code if self._code is not None else self.process.exitcode

@@ -160,7 +160,7 @@ def summarise(task: Task, outcomes: list[Outcome]) -> list[str]:
 
 
 def summarise_unseen(name: str, task: Task, outcomes: list[Outcome]) -> list[str]:
-    """The cells of one row of the suite that nobody tuned on."""
+    """The cells of one row of the suite that no option was tuned on."""
     above = sum(task.is_above_chance(outcome.best) for outcome in outcomes)
     goal = f"{task.bar:g} in {_thousands(task.frames)}"
     return [name, f"{task.random:g}", goal, *_measured(outcomes), f"{above} of {len(outcomes)}"]

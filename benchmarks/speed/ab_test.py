@@ -129,7 +129,7 @@ def running(task: str, options: Sequence[str], tree: Path, folder: Path) -> Iter
 
 
 def take_turns(ours: Runner, other: Runner, turns: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Frames per second of each turn; who goes first changes, so that a drift favours nobody.
+    """Frames per second of each turn; the first one alternates, so that a drift favours neither.
 
     Raises:
         MeasurementError: one of them ended.

@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--envs", default="16,32,64,128,256,512", help="numbers of environments of the second series")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each run's measured window")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every number")
-    parser.add_argument("--plot", type=Path, default=None, help="picture of both series")
+    parser.add_argument("--plot", type=Path, default=None, help="PNG file for a plot of both series")
     chosen = parser.parse_args(argv)
     by_actors: list[Point] = []
     by_envs: list[Point] = []

@@ -1,4 +1,4 @@
-"""Who is there first? Seconds and frames from the command to a score, ours and Sample Factory's in alternation.
+"""Time to a score: seconds and frames from the command to a score, ours and Sample Factory's in alternation.
 
     python -m benchmarks.speed.time_to_score --peer_python=PATH --env=doom_basic [--rounds=2] [--out=race.json]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from appo.envs.families.atari import AtariOptions
 
 SIZE = 84  # height and width of an image
-_PICTURES_PER_WORD = 4
+_IMAGES_PER_WORD = 4
 
 
 class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
@@ -53,7 +53,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._opening = fire if options.atari_fire_reset and fire in self._actions else None
         self._screen, self._previous_screen = np.empty((2, *screen_shape), np.uint8)
         self._stack = np.empty((SIZE, SIZE, options.env_framestack), np.uint8)  # in memory: the images come last
-        self._picture = np.empty((SIZE, SIZE), np.uint8)
+        self._image = np.empty((SIZE, SIZE), np.uint8)
 
         self.action_space: gymnasium.spaces.Discrete[np.int64] = gymnasium.spaces.Discrete(len(self._actions))
         self.observation_space = gymnasium.spaces.Box(0, 255, (options.env_framestack, SIZE, SIZE), np.uint8)
@@ -82,14 +82,14 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._is_life_lost = False
         self._lives = self._ale.lives()
         self._shrink()
-        self._stack = np.repeat(self._picture[..., None], self._options.env_framestack, axis=-1)
+        self._stack = np.repeat(self._image[..., None], self._options.env_framestack, axis=-1)
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold one action for `env_frameskip` frames, fewer when the game ends."""
         reward, frames = self._advance(self._actions[int(action)])
         self._shrink()
-        self._stack = _pushed(self._stack, self._picture)
+        self._stack = _pushed(self._stack, self._image)
 
         is_over = self._ale.game_over()
         is_out_of_time = self._ale.getEpisodeFrameNumber() >= self._options.atari_max_frames
@@ -143,7 +143,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         return reward, frames
 
     def _shrink(self) -> None:
-        cv2.resize(self._screen, (SIZE, SIZE), dst=self._picture, interpolation=cv2.INTER_AREA)
+        cv2.resize(self._screen, (SIZE, SIZE), dst=self._image, interpolation=cv2.INTER_AREA)
 
     def _observation(self) -> np.ndarray:
         return self._stack.transpose(2, 0, 1)
@@ -151,7 +151,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
 
 def _pushed(stack: np.ndarray, image: np.ndarray) -> np.ndarray:
     """[height, width, stack] without its oldest image, and with a new one at the end; an array of its own."""
-    if stack.shape[-1] == _PICTURES_PER_WORD:
+    if stack.shape[-1] == _IMAGES_PER_WORD:
         words = stack.view("<u4")[..., 0] >> 8
         words |= image.astype("<u4") << 24
         return words.view(np.uint8).reshape(stack.shape)

@@ -1,4 +1,4 @@
-"""Starting a Doom engine so that it disturbs nobody and leaves nothing behind.
+"""Starting a Doom engine so that it disturbs no other process and leaves nothing behind.
 
 ViZDoom runs each engine as a process that shares memory with ours. Left to itself that process outlives a killed
 parent, its shared memory outlives both, and it writes `_vizdoom.ini` and a folder where the user happens to be. On

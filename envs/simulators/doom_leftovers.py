@@ -57,7 +57,7 @@ def _mapped() -> set[str]:
     """Shared memory of engines that a living process uses."""
     names: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             names.update(re.findall(rf"{SHARED_MEMORY}/(ViZDoom\w+)", maps.read_text(errors="replace")))
     return names
 

@@ -86,7 +86,7 @@ class VectorEnvAdapter:
         self._values = ValueCheck(self.spec, self.num_envs)
 
     def _adopt(self, env: Any) -> EnvSpec:
-        self.env = env  # first, so that whoever clears up after a refusal closes this one
+        self.env = env  # first, so that the clean-up after a refusal closes this one
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise ConfigError(
@@ -118,7 +118,7 @@ class VectorEnvAdapter:
         try:
             self._start(out)
         except FAILURES as error:
-            self._mend("reset", error, out)
+            self._recover("reset", error, out)
 
     def _start(self, out: StepArrays) -> None:
         observations, infos = self._reset_env()
@@ -150,11 +150,11 @@ class VectorEnvAdapter:
             if misfit is not None:
                 raise self._failure(phase, misfit, row) from misfit
 
-    def _mend(self, phase: str, error: BaseException, out: StepArrays) -> None:
-        """Let all environments begin anew, since none of them can alone.
+    def _recover(self, phase: str, error: BaseException, out: StepArrays) -> None:
+        """Restart all environments, since none can be restarted alone.
 
         Raises:
-            EnvError: nobody mends, or it failed too often.
+            EnvError: there is no fault policy, or it failed too often.
         """
         failed = self._failure(phase, error)
         if self._faults is None or self._build is None:
@@ -195,7 +195,7 @@ class VectorEnvAdapter:
         try:
             return self._step(actions, out)
         except FAILURES as error:
-            self._mend("step", error, out)
+            self._recover("step", error, out)
             return {}
 
     def _step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
@@ -328,7 +328,7 @@ class VectorEnvAdapter:
 
 
 def scratch_results(out: StepArrays) -> StepArrays:
-    """The same observations and state flags, with results of steps that nobody will see in arrays of their own."""
+    """The same observations and state flags, with the results of unseen steps in arrays of their own."""
     return out._replace(
         rewards=np.zeros_like(out.rewards),
         terminated=np.zeros_like(out.terminated),

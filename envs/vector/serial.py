@@ -3,8 +3,8 @@
 It suits environments that are cheap or that need no guarding; the bookkeeping is about a microsecond per environment.
 Nothing here depends on time or on which process runs it: an environment's episodes follow from its context alone.
 
-With a `FaultPolicy`, an environment that fails is mended in its place: in `step`, its rows lose that step; in a reset,
-nothing is lost, for what came before it stands.
+With a `FaultPolicy`, an environment that fails is replaced in its place: in `step`, its rows lose that step; in a
+reset, nothing is lost, because earlier steps stay valid.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SerialVecEnv:
         self._slots: list[tuple[Callable[[Any, int, Target], None], int]]
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
         self._find_abilities()
-        self._told: dict[str, Any] = {}  # what environments were told last, for one that takes another's place
+        self._told: dict[str, Any] = {}  # what environments were told last, for a replacement
         self._is_closed = False
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
@@ -117,7 +117,7 @@ class SerialVecEnv:
         return target.infos
 
     def _step_all(self, steps: Iterable[Any], target: Target) -> None:
-        """Step every environment that is left in `steps`; mend those that fail."""
+        """Step every environment that is left in `steps`; recover those that fail."""
         row = 0
         while True:
             try:
@@ -125,14 +125,14 @@ class SerialVecEnv:
                     step(action, row, target)
                 return
             except FAILURES as error:
-                self._mend(row // self.spec.agents_per_env, row, error, target)
+                self._recover(row // self.spec.agents_per_env, row, error, target)
 
     def _start(self, index: int, first_row: int, target: Target) -> None:
         """Begin an episode of one environment."""
         try:
             self._adapters[index].start(first_row, target)
         except FAILURES as error:
-            self._mend(index, first_row, error, target)
+            self._recover(index, first_row, error, target)
         if self._faults is not None:
             self._check_values(index, first_row, target, with_rewards=False)
 
@@ -140,16 +140,16 @@ class SerialVecEnv:
         rows = self._rows(first_row)
         misfit = self._values.misfit(target.out, rows, with_rewards=with_rewards)
         if misfit is not None:
-            self._mend(index, first_row, misfit, target)
+            self._recover(index, first_row, misfit, target)
 
     def _rows(self, first_row: int) -> slice:
         return slice(first_row, first_row + self.spec.agents_per_env)
 
-    def _mend(self, index: int, first_row: int, error: BaseException, target: Target) -> None:
+    def _recover(self, index: int, first_row: int, error: BaseException, target: Target) -> None:
         """Put a sound environment where one failed, at the beginning of an episode.
 
         Raises:
-            EnvError: nobody mends, or it failed too often.
+            EnvError: there is no fault policy, or it failed too often.
         """
         failed = self._failure(index, error, target)
         if self._faults is None or self._build is None:
@@ -269,7 +269,7 @@ class SerialVecEnv:
             try:
                 self._slots[index][0](next(iter(self._per_env(actions))), 0, target)
             except FAILURES as error:
-                self._mend(index, 0, error, target)
+                self._recover(index, 0, error, target)
             if self._faults is not None:
                 self._check_values(index, 0, target)
             left, of_episode = left - 1, of_episode + 1
@@ -287,7 +287,7 @@ class SerialVecEnv:
         return of_episode
 
     def set_training_progress(self, env_frames: int) -> None:
-        """Tell whoever wants to know how many frames the run has seen; the next step of one that raises fails."""
+        """Tell the listening environments how many frames the run has seen; the next step of one that raises fails."""
         self._told["progress"] = env_frames
         for index in self._listeners:
             self._tell_progress(index)
@@ -358,7 +358,7 @@ def _adapter(env: Any, index: int, context: EnvContext) -> SingleEnvAdapter | Pa
 
 
 def _rows_of(out: StepArrays, index: int, agents: int) -> StepArrays:
-    """The rows of one environment, for steps whose results nobody will see."""
+    """The rows of one environment, for steps whose results stay unseen."""
     rows = slice(index * agents, (index + 1) * agents)
     return StepArrays(
         observations={name: array[rows] for name, array in out.observations.items()},

@@ -1,4 +1,4 @@
-"""config.json after a bad disk or a stranger's hand: refused in one sentence, with a way out, and left as it is."""
+"""config.json after a bad disk or an edit by hand: refused in one sentence, with a way out, and left as it is."""
 
 import json
 import random

@@ -24,7 +24,7 @@ def spec(agents=1):
         ("--batch_size=20", "batch_size=20 is not a multiple of rollout=32; nearest: 32"),
         ("--num_envs_per_worker=3", "num_envs_per_worker=3 cannot be divided into worker_num_splits=2 .*nearest: 2, 4"),
         ("--num_envs_per_worker=1", "num_envs_per_worker=1 cannot be .* nearest: 2, or --worker_num_splits=1"),
-        ("--num_workers=0", "num_workers=0 leaves nobody to step environments; nearest: 1"),
+        ("--num_workers=0", "num_workers=0 leaves no actor to step environments; nearest: 1"),
         ("--recurrence=5 --with_vtrace=False", "recurrence=5 does not divide rollout=32; allowed: -1, 1, 2, 4"),
         ("--recurrence=16", "recurrence=16 is shorter than rollout=32, which V-trace cannot use"),
         ("--serial_mode --policy_workers_per_policy=2", "policy_workers_per_policy=2 cannot be; nearest: 1"),

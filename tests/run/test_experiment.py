@@ -260,20 +260,20 @@ def test_every_log_is_bounded_with_its_newest_part_beside_it(tmp_path, monkeypat
     logs = {experiment.log_file(name): size for name, size in (("driver", LOG_BYTES + 1), ("actor-00", 100))}
     for path, size in logs.items():
         path.write_bytes(b"x" * (size - 1) + b"y")
-    experiment.tend()
+    experiment.maintain_files()
     assert {path.name: path.stat().st_size for path in experiment.log_dir.iterdir()} == {
         "driver.txt": 0, "driver.old.txt": LOG_BYTES, "actor-00.txt": 100
     }  # fmt: skip
     assert (experiment.log_dir / "driver.old.txt").read_bytes().endswith(b"xy")
     experiment.log_file("driver").write_bytes(b"z" * (LOG_BYTES + 1))
-    experiment.tend()
+    experiment.maintain_files()
     assert experiment.log_file("driver").stat().st_size == LOG_BYTES + 1  # looked at a moment ago
     clock.now += 1.0
-    experiment.tend()
+    experiment.maintain_files()
     assert experiment.log_file("driver").stat().st_size == 0
     shutil.rmtree(experiment.log_dir)
     clock.now += 1.0
-    experiment.tend()  # nothing there to bound
+    experiment.maintain_files()  # nothing there to bound
 
 
 def test_options_of_a_first_start_that_never_trained_are_not_what_the_next_one_begins_from(tmp_path):

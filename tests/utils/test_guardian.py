@@ -168,7 +168,7 @@ os._exit(0)
 """
 
 
-def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_nobody_else(tmp_path):
+def test_marked_processes_and_all_below_them_are_killed_wherever_they_went_and_no_others(tmp_path):
     mark = a_mark()
     with subprocess.Popen([sys.executable, "-c", MARKED, mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
@@ -204,19 +204,19 @@ time.sleep(1000)
 @pytest.mark.parametrize("environment", [{}, {"WORD": "something"}])
 def test_a_process_that_shows_no_environment_yet_is_looked_at_again(environment):
     """As one that is just being replaced by the program that it executes; others are looked at once."""
-    mark, strangers = a_mark(), set[tuple[int, int]]()
+    mark, unmarked = a_mark(), set[tuple[int, int]]()
     command = [sys.executable, "-c", MARKED_LATER, mark]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == b"not yet\n"
-        assert not guardian.run_processes(NO_GROUP, mark, strangers)
+        assert not guardian.run_processes(NO_GROUP, mark, unmarked)
         process.stdin.write(b"go\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"marked\n"
-        assert guardian.run_processes(NO_GROUP, mark, strangers) == (set() if environment else {process.pid})
+        assert guardian.run_processes(NO_GROUP, mark, unmarked) == (set() if environment else {process.pid})
         process.kill()
 
 
-def test_no_mark_is_borne_by_nobody():
+def test_no_process_bears_an_empty_mark():
     assert not guardian.bears(os.getpid(), "")
     assert not guardian.run_processes(NO_GROUP, "")

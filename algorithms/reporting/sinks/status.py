@@ -25,7 +25,7 @@ class StatusFile:
         """Replace the file, if that is due."""
         if snapshot.train_seconds < self._next and snapshot.state != "ended":
             return
-        # Whoever waits for the run to begin should not wait for the second to end.
+        # A program that waits for the run to begin should not wait for the second to end.
         self._next = snapshot.train_seconds + STATUS_EVERY_S if snapshot.env_frames else 0.0
         with self._disk_faults.survived(self._path.name):
             atomic_write_json(self._path, as_json(snapshot), durable=False)

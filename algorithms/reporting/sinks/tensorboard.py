@@ -19,8 +19,8 @@ from appo.utils.files import AppendedFile, DiskFaults
 class TensorBoardEvents:
     """TensorBoard events, one folder per policy; x axis: env frames of that policy.
 
-    tensorboardX makes the records and does not write them: its thread ends with the first error, and whoever hands it
-    a point afterwards waits for ever.
+    tensorboardX makes the records and does not write them: its thread ends with the first error, and a
+    caller that hands it a point afterwards waits for ever.
     """
 
     def __init__(self, files: OutputFiles) -> None:

@@ -51,7 +51,7 @@ class CheckpointScheduler:
         self._last_failure: dict[int, str] = {}  # policy -> why the newest answer about kind "latest" was bad
 
     def note(self, report: Report) -> None:
-        """See whether a checkpoint arrived, what was best before, and who has to be asked anew."""
+        """See whether a checkpoint arrived, what was best before, and which learner has to be asked again."""
         if isinstance(report, CheckpointSaved):
             command = self._open.pop(report.request, None)
             if command is not None and command.kind == "best":

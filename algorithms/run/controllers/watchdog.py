@@ -166,8 +166,8 @@ class Watchdog:
         told = f"{stall.what}: {stall.stage}"
         self._event_log.write("stall", stall._asdict())
         if stall.in_a_row > 1:
-            whose = "each" if stall.policy is None else f"policy {stall.policy}'s"
-            raise RunFailed(f"{told}; replacing {whose} {stall.culprits} has not helped")
+            which = "each" if stall.policy is None else f"policy {stall.policy}'s"
+            raise RunFailed(f"{told}; replacing {which} {stall.culprits} has not helped")
         log.error("%s; the stacks of all processes follow in their logs in %s", told, self._log_dir)
         with contextlib.suppress(OSError), (self._log_dir / "driver.txt").open("a") as file:
             faulthandler.dump_traceback(file, all_threads=True)

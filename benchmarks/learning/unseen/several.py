@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 class LeaveEarly(ParallelEnv[str, Any, Any]):
     """Three agents, each on a line with an exit of its own, 3 to 12 steps away. Optimum: 0.85. Random play: -0.51.
 
-    A step costs 0.02, the exit pays 1, and an agent that has reached it is gone; who has not after 40 steps is cut off.
+    A step costs 0.02, the exit pays 1, and an agent that has reached it is gone; the others are cut off after 40 steps.
     Hard because the number of agents changes within an episode, and because rows of an agent that has left must not be
     learned from.
     """
@@ -46,7 +46,7 @@ class LeaveEarly(ParallelEnv[str, Any, Any]):
         return self.observe(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Move everybody who is there."""
+        """Move all agents that are present."""
         present = self.agents
         self.steps += 1
         for agent in present:

@@ -77,7 +77,7 @@ UNSEEN = {
     "reacher": UnseenTask("Reacher-v5", -43.0, -7.0, 1_000_000, package="mujoco"),
     "swimmer": UnseenTask("Swimmer-v5", 1.1, 100.0, 1_000_000, package="mujoco"),
     "hopper": UnseenTask("Hopper-v5", 18.0, 2000.0, 1_000_000, package="mujoco"),
-    # Who has no memory of the object turns right in every other episode: at most 0.5.
+    # A policy without memory of the object turns right in every other episode: at most 0.5.
     "minigrid_memory": UnseenTask("MiniGrid-MemoryS7-v0", 0.19, 0.9, 2_000_000, "recurrent", "minigrid"),
     # A walk of half of the 100 steps: from a random place the shortest takes about 20, but the goal has to be found.
     "minigrid_four_rooms": UnseenTask("MiniGrid-FourRooms-v0", 0.016, 0.5, 2_000_000, "recurrent", "minigrid"),
@@ -94,7 +94,7 @@ UNSEEN = {
     "popgym_repeat_previous": UnseenTask(
         f"{OURS}.others:make_popgym_repeat_previous", -0.5, 0.85, 1_000_000, "recurrent", "popgym"
     ),
-    # A deck of 52 cards, higher or lower: whoever looks at the present card alone earns about 0.5.
+    # A deck of 52 cards, higher or lower: a policy that looks at the present card alone earns about 0.5.
     "popgym_higher_lower": UnseenTask(
         f"{OURS}.others:make_popgym_higher_lower", 0.0, 0.45, 500_000, "recurrent", "popgym"
     ),
@@ -123,9 +123,9 @@ def choose(tasks: str, half: str) -> list[str]:
     chosen = list(dict.fromkeys(tasks.split(",")))
     if unknown := [name for name in chosen if name not in UNSEEN]:
         raise ValueError(f"unknown tasks {', '.join(unknown)}; there are {', '.join(names)}")
-    if strangers := [name for name in chosen if name not in names]:
-        other = half_of(strangers[0])
-        raise ValueError(f"--half={half} does not hold {', '.join(strangers)}; --half={other} or --half=all does")
+    if others := [name for name in chosen if name not in names]:
+        other = half_of(others[0])
+        raise ValueError(f"--half={half} does not hold {', '.join(others)}; --half={other} or --half=all does")
     return chosen
 
 
