@@ -7,7 +7,7 @@ from benchmarks.learning.table import TASKS, Outcome, Task, summarise
 
 
 @pytest.mark.parametrize(("bar", "is_reached"), [(1.0, True), (21.0, False)])  # an episode pays from 0 to 20
-def test_a_run_that_nobody_looked_at_before_its_end_is_judged_by_its_last_numbers(
+def test_a_run_that_was_not_sampled_before_its_end_is_judged_by_its_last_numbers(
     tmp_path, monkeypatch, bar, is_reached
 ):
     monkeypatch.setattr(table, "POLL_S", 60.0)

@@ -1,4 +1,4 @@
-"""Beside another framework: what is read from logs, the table, who is started how, and what is refused."""
+"""Beside another framework: what is read from logs, the table, how each side is started, and what is refused."""
 
 import ast
 import json

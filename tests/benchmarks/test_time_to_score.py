@@ -1,4 +1,4 @@
-"""The race to a score: what the peer's log says, who won, and what happens when nobody arrives."""
+"""Time to a score: what the peer's log says, which side was faster, and what happens when neither arrives."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The suite that nobody tuned on: its halves, its table, what its command refuses, and what is no default of it."""
+"""The suite that no default was tuned on: its halves, its table, what its command refuses, and its own options."""
 
 import hashlib
 import importlib.util
@@ -146,7 +146,7 @@ def test_the_page_of_the_suite_holds_the_table():
         assert f"\n| {' | '.join([*cells, task.peer])} |\n" in page
 
 
-def test_a_row_tells_random_and_good_score_and_who_is_above_chance():
+def test_a_row_tells_random_and_good_score_and_which_runs_are_above_chance():
     best = [0.9, 0.71, 0.13]  # a fifth of the way to the good score is 0.14
     outcomes = [Outcome("lake", seed, score >= 0.7, 250_000, 20.0, score, 0, 0.0) for seed, score in enumerate(best)]
     cells = summarise_unseen("lake", TASK, outcomes)

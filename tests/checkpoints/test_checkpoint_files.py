@@ -1,4 +1,4 @@
-"""Names, order and places of checkpoint files, and what in their folder is somebody else's."""
+"""Names, order and places of checkpoint files, and other files in their folder."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_the_newest_is_the_one_with_most_optimizer_steps_whatever_its_frames(tmp
 @pytest.mark.parametrize(
     "name", ["checkpoint_7.pth", "checkpoint_7_mine.pth", "checkpoint_mine_7.pth", "best_7_b_1.pth"]
 )
-def test_a_file_of_somebody_elses_is_neither_read_nor_removed(tmp_path, name):
+def test_a_file_of_another_program_is_neither_read_nor_removed(tmp_path, name):
     (tmp_path / name).write_bytes(b"somebody else's")
     assert list_checkpoints(tmp_path) == list_checkpoints(tmp_path, "best") == []
     assert load_newest_valid(tmp_path) is None

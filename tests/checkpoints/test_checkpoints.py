@@ -490,7 +490,7 @@ def test_a_checkpoint_that_its_reader_cannot_use_is_passed_over_with_the_reason(
 
 
 @pytest.mark.parametrize("kind", ["latest", "best"])
-def test_what_is_no_file_is_passed_over_with_a_warning_and_stops_nobody(tmp_path, kind):
+def test_what_is_no_file_is_skipped_with_a_warning_and_stops_no_run(tmp_path, kind):
     prefix = "best" if kind == "best" else "checkpoint"
     path = save(tmp_path, kind, 1, 1, payload())
     pipe, folder = (tmp_path / f"{prefix}_{step:012d}_{step:015d}.pth" for step in (3, 2))
@@ -509,7 +509,7 @@ def test_what_is_no_file_is_passed_over_with_a_warning_and_stops_nobody(tmp_path
 @pytest.mark.parametrize(
     "name", ["checkpoint_²_³.pth", "checkpoint_١_٢.pth", "checkpoint_-1_2.pth", "checkpoint_1.pth", "best_²_3_1.0.pth"]
 )
-def test_a_file_whose_name_no_checkpoint_has_is_somebody_elses(tmp_path, name):
+def test_a_file_without_the_name_of_a_checkpoint_is_left_alone(tmp_path, name):
     foreign = rewrite(tmp_path / name, b"x")
     assert list_checkpoints(tmp_path) == list_checkpoints(tmp_path, "best") == []
     assert load_newest_valid(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Environments that raise, hang at the start or give bad data: who is mended, what is refused, what ends the run."""
+"""Environments that raise, hang at the start or give bad data: which recover, which are refused, which end the run."""
 
 from __future__ import annotations
 

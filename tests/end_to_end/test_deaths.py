@@ -98,7 +98,7 @@ def test_without_restarts_a_killed_worker_ends_the_run_within_two_seconds_and_is
 
 
 @pytest.mark.parametrize("title", ["guardian", "forkserver"])
-def test_a_run_that_cannot_replace_anybody_any_more_saves_and_ends(start, title):
+def test_a_run_that_cannot_replace_workers_any_more_saves_and_ends(start, title):
     run = start(*SMALL)
     run.wait_for_training(frames=3000)
     family, told = list(run.tree().values()), run.status()
@@ -123,7 +123,7 @@ def test_workers_without_a_forkserver_go_with_the_driver(start):
 
 
 @pytest.mark.parametrize("title", ["actor-01", "policy-0-0"])
-def test_what_was_learned_is_saved_when_somebody_else_dies_for_good(start, title):
+def test_what_was_learned_is_saved_when_another_worker_dies_for_good(start, title):
     run = start(*SMALL, FINAL)
     run.wait_for_training(frames=3000)
     run.kill(title)
@@ -191,7 +191,7 @@ def test_sigusr1_saves_and_the_run_goes_on(start):
     assert "SIGUSR1: saving, and going on" in run.output
 
 
-def test_who_holds_everybody_up_without_a_sign_of_death_is_found_and_replaced(start, tmp_path):
+def test_a_live_worker_that_blocks_progress_is_found_and_replaced(start, tmp_path):
     """An environment that waits in a reset for an hour once in its life; its heartbeat may be silent for so long."""
     (tmp_path / "stalls.py").write_text(
         "import gymnasium, pathlib, time\n"

@@ -1,4 +1,4 @@
-"""An environment that nobody knows starts from options that fit it, learns with them, and keeps them."""
+"""An unknown environment starts from options that fit it, learns with them, and keeps them."""
 
 from __future__ import annotations
 

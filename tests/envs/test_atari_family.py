@@ -97,7 +97,7 @@ def test_equals_the_plain_preprocessing_over_several_lives_and_games(sticky):
     assert rewards > 0 and lives > 5 and games >= 1  # otherwise this test would prove little
 
 
-def test_the_newest_picture_is_last_and_earlier_observations_stay_as_they_were():
+def test_the_newest_image_is_last_and_earlier_observations_stay_as_they_were():
     env = make()
     observations = [env.reset(seed=1)[0]]
     copies = [observations[0].copy()]

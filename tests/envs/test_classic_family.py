@@ -51,7 +51,7 @@ def test_memory_is_on_only_where_velocities_are_hidden():
     assert FAMILY.defaults(NO_VELOCITY)["use_rnn"] is True
 
 
-def test_a_picture_can_be_rendered_when_asked_for():
+def test_an_image_can_be_rendered_when_asked_for():
     env = resolve("CartPole-v1").family.make("CartPole-v1", ClassicOptions(), EnvContext(render_mode="rgb_array"))
     env.reset(seed=0)
     assert env.render().ndim == 3

@@ -61,7 +61,7 @@ def scenarios_dir(tmp_path):
     return tmp_path
 
 
-def plain_pictures(config, seed, tics_of_steps):
+def plain_images(config, seed, tics_of_steps):
     """The images after each step, with ViZDoom used as its manual says, and colours last."""
     game = vizdoom.DoomGame()
     game.load_config(str(config))
@@ -122,7 +122,7 @@ def test_the_last_step_before_the_time_limit_is_cut_and_still_shows_its_screen(s
     assert sum(reward for _, reward, *_ in results) == -30
     assert results[-1][4]["episode_extra_stats"]["ammo"] == 50
 
-    expected = plain_pictures(scenarios_dir / "short.cfg", 3, frames[1:])
+    expected = plain_images(scenarios_dir / "short.cfg", 3, frames[1:])
     for (observation, *_), image in zip(results, expected, strict=True):
         assert np.array_equal(observation["obs"], image)
     assert not np.array_equal(expected[-1], expected[-2])  # the last image is not merely the one before
@@ -137,7 +137,7 @@ def test_without_a_time_limit_in_the_scenario_nothing_is_truncated(scenarios_dir
     assert sum(info["num_frames"] for *_, info in steps) == 800
 
 
-def test_a_death_terminates_and_repeats_the_last_picture(built):
+def test_a_death_terminates_and_repeats_the_last_image(built):
     env = built("doom_health_gathering")
     result: tuple[Any, ...] = (env.reset(seed=0)[0], 0.0, False, False, {})
     earned, frames = 0.0, 0
@@ -190,7 +190,7 @@ def test_the_seed_decides_everything(built):
     assert len({*first, *digests(env, 2)}) == 6
 
 
-def test_stacked_pictures_are_the_last_ones_oldest_first(built):
+def test_stacked_images_are_the_last_ones_oldest_first(built):
     env, single = built("doom_basic", env_framestack=3), built("doom_basic")
     stacked, images = [env.reset(seed=2)[0]["obs"]], [single.reset(seed=2)[0]["obs"]]
     for _ in range(4):
@@ -205,7 +205,7 @@ def test_stacked_pictures_are_the_last_ones_oldest_first(built):
 @pytest.mark.parametrize(
     "options, screen", [({}, (120, 160)), ({"wide_aspect_ratio": True}, (144, 256)), ({"res_w": 300}, (240, 320))]
 )
-def test_the_engine_draws_the_smallest_screen_that_holds_the_picture(options, screen, built):
+def test_the_engine_draws_the_smallest_screen_that_holds_the_image(options, screen, built):
     env = built("doom_basic", "rgb_array", **options)
     observation = env.reset(seed=0)[0]
     assert observation["obs"].shape == (3, 72, options.get("res_w", 128))

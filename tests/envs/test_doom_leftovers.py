@@ -1,4 +1,4 @@
-"""What engines leave when whoever starts them is killed: it is removed, and nothing that is still in use is."""
+"""What engines leave when the process that starts them is killed: it is removed, what is in use stays."""
 
 import mmap
 import os
@@ -41,7 +41,7 @@ def folders(tmp_path, monkeypatch):
     return make
 
 
-def test_shared_memory_that_nobody_maps_is_removed_and_what_is_in_use_stays(name):
+def test_shared_memory_that_no_process_maps_is_removed_and_what_is_in_use_stays(name):
     other = SHARED_MEMORY / f"test{os.getpid()}"
     other.touch()
     with name.open("r+b") as file, mmap.mmap(file.fileno(), 4096):

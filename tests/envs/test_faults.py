@@ -1,4 +1,4 @@
-"""Environments that fail while they are trained on: mended in place, their rows marked, the others untouched."""
+"""Environments that fail during training: rebuilt in place, their rows marked, the others untouched."""
 
 import logging
 from contextlib import contextmanager
@@ -148,7 +148,7 @@ def test_a_reset_that_raises_loses_nothing_of_the_step_before_it(monkeypatch):
 
 
 @pytest.mark.parametrize("begin", ["reset", "decorrelate"])
-def test_a_crash_at_the_start_is_mended(begin):
+def test_an_environment_recovers_from_a_crash_at_the_start(begin):
     batch = Batch({(0, 0): CRASH, (1, 0): CRASH, (2, 5): CRASH})
     if begin == "reset":
         batch.reset()

@@ -30,7 +30,7 @@ def test_random_play_stays_within_the_spaces(name):
     env.close()
 
 
-def test_the_picture_is_minigrids_own_with_channels_first():
+def test_the_image_is_minigrids_own_with_channels_first():
     env, plain = make("MiniGrid-DoorKey-8x8-v0"), gymnasium.make("MiniGrid-DoorKey-8x8-v0", disable_env_checker=True)
     observation, expected = env.reset(seed=5)[0], plain.reset(seed=5)[0]
     for action in (TURN_LEFT, FORWARD, TURN_LEFT, FORWARD):

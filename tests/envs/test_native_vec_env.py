@@ -253,7 +253,7 @@ def breaking(does, count, **keeper):
 
 
 @pytest.mark.parametrize(("does", "is_bad_data", "times_built"), [("raise", False, 2), ("bad", True, 1)])
-def test_environments_that_cannot_be_mended_alone_begin_anew_together_and_lose_the_step(does, is_bad_data, times_built):
+def test_environments_that_cannot_be_rebuilt_alone_restart_together_and_lose_the_step(does, is_bad_data, times_built):
     batch, failures, built = breaking(does, 2, drops_bad_data=True)
     seen = play(batch, 4)  # of the first environment, which had done nothing wrong
     assert seen["obs"] == [[0], [1], [0], [1], [0] if is_bad_data else [2]]

@@ -1,4 +1,4 @@
-"""Several agents in one environment: who acts when, and that every end of a row is seen exactly once."""
+"""Several agents in one environment: which agents act when, and that every end of a row is seen exactly once."""
 
 import numpy as np
 import pytest
@@ -167,7 +167,7 @@ def test_infos_are_read_agent_by_agent():
     assert column(rows, "infos") == [{}, {}, {1: stats}]
 
 
-def test_masks_in_infos_are_zero_for_those_who_do_not_act():
+def test_masks_in_infos_are_zero_for_agents_that_do_not_act():
     env = ScriptedParallel({"b": "T"}, infos={(1, "a"): {"action_mask": [0, 1]}})
     env.action_mask_in_info = True
     batch = SerialVecEnv([env], [EnvContext()])

@@ -237,7 +237,7 @@ NO_CHOICE = {"action_mask": (np.array([0, 0]), np.array([0, 0, 0]))}
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_who_will_not_choose_needs_no_choice_at_the_end_of_an_episode(ending):
+def test_no_choice_is_needed_at_the_end_of_an_episode(ending):
     def step(self, action):
         observation, reward, ends, _, info = Sound.step(self, action)
         flags = (ends, False) if ending == "terminated" else (False, ends)
@@ -246,7 +246,7 @@ def test_who_will_not_choose_needs_no_choice_at_the_end_of_an_episode(ending):
     assert not check(changed(step=step)).warnings
 
 
-def test_who_is_inactive_needs_no_choice_and_who_acts_does():
+def test_an_inactive_agent_needs_no_choice_and_an_active_one_does():
     def step(self, action):
         self.steps, self.total = self.steps + 1, self.total + 1
         is_active = self.steps % 2 == 0

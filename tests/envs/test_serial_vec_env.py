@@ -176,7 +176,7 @@ def test_masks_in_infos_become_an_observation():
     assert history(steps, "action_mask") == [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 0, 1]]
 
 
-def test_masks_that_nobody_declared_are_found_without_spending_an_episode():
+def test_undeclared_masks_are_found_without_spending_an_episode():
     env = Scripted(CONTINUES, infos={"reset": {"action_mask": np.array([1, 0, 1])}})
     env.action_mask_in_info = None
     batch = batch_of(env, seed=3)
@@ -298,7 +298,7 @@ def test_where_time_is_short_environments_are_apart_all_the_same():
     assert moments.sum() < 300 and moments.max() > 3 * moments.min() + 3 and len(set(moments.tolist())) > 4
 
 
-def test_decorrelation_is_a_sign_of_life_and_ends_when_nobody_needs_it_any_more():
+def test_decorrelation_is_a_sign_of_life_and_ends_when_it_is_not_needed_any_more():
     answers = iter([True] * 11 + [False] * 100)
     envs = [Scripted(CONTINUES) for _ in range(2)]
     contexts = [EnvContext(env_id=i) for i in range(2)]

@@ -57,7 +57,7 @@ def test_an_observation_space_becomes_one_leaf(space, shape, dtype, kind, num_ca
         ((4, 3, 5, 6), lambda x: np.concatenate(list(x))),
     ],
 )
-def test_pictures_are_stored_channels_first(shape, to_channels_first):
+def test_images_are_stored_channels_first(shape, to_channels_first):
     images = [box(shape).sample() for _ in range(ROWS)]
     result = stored(box(shape), *images)["obs"]
     assert len(np.unique(result)) > 10

@@ -159,7 +159,7 @@ def test_a_limit_in_frames_drops_what_is_not_finished():
     assert result.lengths.tolist() == [6, 6, 6]
 
 
-def test_whoever_watches_is_asked_after_the_reset_and_every_step_and_can_end_it():
+def test_the_watcher_is_called_after_the_reset_and_every_step_and_can_end_the_episode():
     env = side_by_side(Countdown(2))
     answers = iter([True] * 5 + [False])
     result = evaluate_policy(policy_for(env), env, None, after_step=lambda: next(answers))

@@ -1,4 +1,4 @@
-"""What viewers see of an environment, whatever kind it is; and the window, on a display that nobody sees."""
+"""What viewers see of an environment, whatever kind it is; and the window, on an invisible display."""
 
 import gymnasium
 import numpy as np
@@ -109,7 +109,7 @@ def watch(make, steps, rate=0.0, may_open_windows=False):
     return sink
 
 
-def test_the_last_picture_of_an_episode_is_seen_as_well_as_the_first_of_the_next():
+def test_the_last_image_of_an_episode_is_seen_as_well_as_the_first_of_the_next():
     sink = watch(lambda name, options, context: Numbered(context.render_mode), 4)
     assert sink.seen == [0, 1, 2, 3, 0, 1]
 
@@ -186,7 +186,7 @@ def test_an_environment_that_was_not_told_to_draw_is_refused():
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (5, 7, 4), (5, 7, 1), (5, 7)])
-def test_colours_and_greys_become_pictures_of_three_colours(shape):
+def test_colours_and_greys_become_images_of_three_colours(shape):
     drawn = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
     image = as_image(drawn)
     assert image.shape == (5, 7, 3)
@@ -195,7 +195,7 @@ def test_colours_and_greys_become_pictures_of_three_colours(shape):
 
 
 @pytest.mark.parametrize("drawn", [None, "a text", np.zeros((3, 3, 3)), np.zeros(4, np.uint8), []])
-def test_what_is_no_picture_is_refused(drawn):
+def test_what_is_no_image_is_refused(drawn):
     with pytest.raises(ConfigError, match=r"render\(\) gave .* instead of uint8 \[height, width, 3\]"):
         as_image(drawn)
 
@@ -206,7 +206,7 @@ def unseen_display(monkeypatch):
 
 
 @pytest.mark.parametrize("leave", ["QUIT", "K_ESCAPE", "K_q"])
-def test_a_window_shows_pictures_until_its_user_leaves(unseen_display, leave):
+def test_a_window_shows_images_until_its_user_leaves(unseen_display, leave):
     import pygame
 
     window = Window("a title", frames_per_second=1000)

@@ -28,7 +28,7 @@ def read_mp4(path):
 
 
 @pytest.mark.parametrize("size", [(210, 160), (33, 47), (84, 84)])
-def test_an_mp4_shows_every_picture_at_the_pace_asked_for(tmp_path, size):
+def test_an_mp4_shows_every_image_at_the_pace_asked_for(tmp_path, size):
     recorder = VideoRecorder(tmp_path / "videos", "first", frames_per_second=12.5)
     images = [gradient(t, *size) for t in range(15)]
     for image in images:
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path):
         VideoRecorder(tmp_path / "videos", "first")
 
 
-def test_pictures_become_even_by_repeating_their_last_row_and_column():
+def test_images_become_even_by_repeating_their_last_row_and_column():
     image = gradient(1, 3, 5)
     even = even_sized(image)
     assert even.shape == (4, 6, 3)

@@ -277,7 +277,7 @@ def test_a_kl_adaptive_rate_reacts_within_an_iteration():
 
 
 @pytest.mark.parametrize("options", [{}, {"ppo_epochs": 3}])
-def test_what_nobody_asked_to_be_described_is_not_computed(options, monkeypatch):
+def test_descriptions_that_are_not_requested_are_not_computed(options, monkeypatch):
     """The KL divergence costs about as much as the rest of a small network's loss."""
     model = TinyModel()
     asked = []

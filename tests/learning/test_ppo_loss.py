@@ -39,7 +39,7 @@ def test_the_policy_loss_is_the_clipped_surrogate():
     assert policy_loss(log_ratio, advantages, weights(), clip_range=CLIP).item() == pytest.approx(valid_mean(terms))
 
 
-def test_a_ratio_is_bounded_and_one_where_nobody_decided():
+def test_a_ratio_is_bounded_and_one_where_no_agent_decided():
     log_prob = torch.tensor([[300.0, -300.0, 0.5, 300.0]])
     acted = torch.tensor([[True, True, True, False]])
     assert masked_log_ratio(log_prob, torch.zeros(1, 4), acted).tolist() == [[20.0, -20.0, 0.5, 0.0]]
@@ -105,7 +105,7 @@ def test_masked_rows_have_no_influence():
     assert (losses() - before).abs().min() > 1e-3
 
 
-def test_where_nobody_decided_the_log_ratio_is_zero_without_gradient():
+def test_where_no_agent_decided_the_log_ratio_is_zero_without_gradient():
     log_prob = torch.zeros(3, 4, requires_grad=True)
     log_ratio = masked_log_ratio(log_prob, torch.full((3, 4), -0.5), VALID)
     assert_close(log_ratio, VALID * 0.5)

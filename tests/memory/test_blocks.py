@@ -1,4 +1,4 @@
-"""The life of a block: who may do what in which state, and that every state can be taken up again after a death."""
+"""The life of a block: what is allowed in which state, and that work in every state goes on after a death."""
 
 import numpy as np
 import pytest
@@ -209,7 +209,7 @@ def owned_by_definition(split, holding, released, num_blocks):
 
 
 @pytest.mark.parametrize(("policies", "blocks"), [(1, 1), (1, 3), (2, 2), (3, 4)])
-def test_at_every_moment_every_block_is_either_free_or_somebody_s(policies, blocks):
+def test_at_every_moment_every_block_is_either_free_or_owned(policies, blocks):
     arrays, split_blocks, learners = one_split(policies=policies, blocks=blocks)
     rng = np.random.default_rng(policies * 10 + blocks)
     split, holding = {"blocks": split_blocks, "filling": False}, [None] * policies

@@ -1,4 +1,4 @@
-"""Signs of life, time and events: each process has its own cells and nobody else's."""
+"""Signs of life, time and events: each process writes its own cells only."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Requests for actions: none is lost, none is answered twice, whoever dies."""
+"""Requests for actions: none is lost, none is answered twice, whichever process dies."""
 
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def test_a_split_is_without_block_when_a_learner_still_needs_all_of_them():
     assert PolicyRequests(arrays, 0, 1, 2).count_without_block() == 0  # which serves another actor
 
 
-def test_a_request_to_some_policies_is_open_for_them_alone_and_waits_for_nobody_else():
+def test_a_request_to_some_policies_is_open_for_them_alone_and_waits_for_no_other():
     arrays = shared(policies=3)
     split = SplitRequests(arrays, 1, 1)
     workers = [PolicyRequests(arrays, policy, 0, 1) for policy in range(3)]

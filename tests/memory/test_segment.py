@@ -1,4 +1,4 @@
-"""Shared memory without a name: seen by whoever maps it, gone with the last of them."""
+"""Shared memory without a name: seen by every process that maps it, gone with the last of them."""
 
 import gc
 import mmap

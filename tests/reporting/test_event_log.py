@@ -27,7 +27,7 @@ REPORTS: list[Report] = [
 ]
 
 
-def test_every_incident_is_a_record_and_nothing_else_is(tmp_path):
+def test_every_event_is_a_record_and_nothing_else_is(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl")
     assert not (tmp_path / "events.jsonl").exists()
     event_log.note(EpisodesFinished([]))
@@ -42,7 +42,7 @@ def test_every_incident_is_a_record_and_nothing_else_is(tmp_path):
     assert records == [*(report._asdict() for report in REPORTS), {"stage": "nowhere"}]
 
 
-def test_the_log_says_who_why_and_how_long(tmp_path, caplog):
+def test_the_log_names_the_worker_the_cause_and_the_duration(tmp_path, caplog):
     event_log = EventLog(tmp_path / "events.jsonl")
     with caplog.at_level(logging.INFO):
         for report in REPORTS:

@@ -233,7 +233,7 @@ def test_a_budget_of_nothing_is_spent_from_the_start(budget):
     assert budget.spent(0, 0.0) >= 1.0
 
 
-def test_nobody_knows_how_long_a_run_that_does_not_move_will_take(clock):
+def test_a_run_without_progress_has_no_estimate_of_its_remaining_time(clock):
     assert Budget(100, math.inf).seconds_left(0, 0.0, 0.0) == math.inf
     assert small_statistics(budget=Budget(100, math.inf)).snapshot().seconds_left is None
 

@@ -1,4 +1,4 @@
-"""From a configuration to memory, doorbells and recipes: sizes that fit, places that nobody shares."""
+"""From a configuration to memory, doorbells and worker specifications: sizes that fit, places that are not shared."""
 
 import dataclasses
 import resource

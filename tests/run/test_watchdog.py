@@ -115,13 +115,13 @@ def test_without_first_weights_it_is_the_learner_s(arrays):
     assert stall.culprits == LEARNER and "first weights" in stall.stage
 
 
-def test_blocks_that_nobody_takes_are_the_learner_s_fault(arrays):
+def test_blocks_that_are_not_taken_are_the_learner_s_fault(arrays):
     arrays["ready_sequence"][:] = arrays["filling_sequence"][:] = 1
     _, stall = first_stall(watchdog(arrays), arrays, versions=True)
     assert stall.culprits == LEARNER and "blocks" in stall.stage
 
 
-def test_when_nobody_waits_for_anything_it_is_the_environments(arrays):
+def test_when_no_process_waits_the_environments_block_progress(arrays):
     _, stall = first_stall(watchdog(arrays), arrays)
     assert stall.culprits == ACTOR
     assert stall.stage == "environments do not return from a step or a reset"

@@ -1,4 +1,4 @@
-"""Scripted environments, a slow plain account of what their blocks must hold, and somebody who acts and learns."""
+"""Scripted environments, a slow plain account of what their blocks must hold, and a fake policy worker and learner."""
 
 from __future__ import annotations
 

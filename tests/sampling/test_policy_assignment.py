@@ -1,4 +1,4 @@
-"""Who plays an agent row: drawn for each episode, the same until it ends."""
+"""Which policy plays an agent row: drawn for each episode, the same until it ends."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The picture of a run: the points it is drawn from, and what is refused."""
+"""The plot of a run: the points it is drawn from, and what is refused."""
 
 import json
 
@@ -48,11 +48,11 @@ def test_the_figure_shows_the_return_above_and_the_speed_below(tmp_path):
     assert [text.get_text() for text in upper.get_legend().texts] == ["policy 0", "policy 1"]
 
 
-def test_the_command_writes_the_picture(tmp_path, capsys):
-    folder, picture = experiment(tmp_path, [record(0, 100, 1.0), record(0, 200, 2.0)]), tmp_path / "curve.png"
-    assert main([str(folder), str(picture)]) == 0
-    assert picture.read_bytes().startswith(PNG_SIGNATURE)
-    assert capsys.readouterr().out.strip() == str(picture)
+def test_the_command_writes_the_plot(tmp_path, capsys):
+    folder, plot = experiment(tmp_path, [record(0, 100, 1.0), record(0, 200, 2.0)]), tmp_path / "curve.png"
+    assert main([str(folder), str(plot)]) == 0
+    assert plot.read_bytes().startswith(PNG_SIGNATURE)
+    assert capsys.readouterr().out.strip() == str(plot)
 
 
 def test_a_folder_without_numbers_is_refused_with_the_reason(tmp_path, capsys):

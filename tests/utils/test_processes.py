@@ -65,7 +65,7 @@ time.sleep(1000)
 """
 
 
-def test_who_dies_with_its_parent_is_gone_when_the_parent_is_killed(start):
+def test_a_process_that_dies_with_its_parent_is_gone_when_the_parent_is_killed(start):
     child, [pid] = start(DIES)
     assert is_alive(int(pid))
     child.kill()
@@ -73,7 +73,7 @@ def test_who_dies_with_its_parent_is_gone_when_the_parent_is_killed(start):
     wait_until(lambda: not is_alive(int(pid)))
 
 
-def test_who_comes_too_late_to_die_with_its_parent_ends_at_once(start):
+def test_a_process_that_starts_after_its_parent_died_ends_at_once(start):
     child, words = start("processes.die_with_parent(1); print('alive', flush=True)")
     assert words == [] and child.wait(30.0) == 1
 
@@ -117,7 +117,7 @@ subprocess.run(["sh", "-c", "echo by a child"])
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "below a file", "in a new folder"])
-def test_whoever_prints_does_not_hear_of_a_bad_disk(start, tmp_path, place):
+def test_a_bad_disk_raises_no_error_in_code_that_prints(start, tmp_path, place):
     (tmp_path / "file").touch()
     path = {"/dev/full": "/dev/full", "below a file": tmp_path / "file" / "log.txt"}.get(place, tmp_path / "a" / "b")
     code = """
@@ -198,7 +198,7 @@ time.sleep(1000)
 """
 
 
-def test_who_has_an_heir_to_its_parent_outlives_the_parent_and_ends_with_the_heir(start):
+def test_a_process_with_an_heir_to_its_parent_outlives_the_parent_and_ends_with_the_heir(start):
     heir, [parent] = start(OUTLIVES)
     pid = int(heir.stdout.readline())
     os.kill(int(parent), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Time that leaves out what nobody was awake for."""
+"""A clock that leaves out the time in which the whole machine stood still."""
 
 import pytest
 

@@ -99,7 +99,7 @@ def test_without_a_full_batch_it_returns_in_time_and_books_the_wait(make, stagin
 
 
 @BOTH_MODES
-def test_a_bell_wakes_whoever_fills(make, stagings):
+def test_a_bell_wakes_the_filling_thread(make, stagings):
     case = make(stagings)
     later = threading.Timer(0.1, case.fill)
     later.start()
@@ -278,7 +278,7 @@ def test_the_thread_ends_at_once_however_many_batches_wait(make, batches_waiting
 
 
 @BOTH_MODES
-def test_whoever_waits_for_a_batch_can_be_seen_to(make, stagings):
+def test_a_caller_that_waits_for_a_batch_can_be_seen(make, stagings):
     case = make(stagings)
     assert not case.awaits_batch[0]  # what a predecessor left
     seen = []

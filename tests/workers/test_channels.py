@@ -1,4 +1,4 @@
-"""Reports and commands: in order, none lost, of any size, nobody ever waits inside a queue."""
+"""Reports and commands: in order, none lost, of any size, and no process waits inside a queue."""
 
 import threading
 import time
@@ -169,7 +169,7 @@ def test_last_words_wait_for_room_for_a_while_and_no_longer():
     assert exchange(outbox, inbox) == ["x" * 200, "y" * 200]
 
 
-def test_nobody_enters_while_the_other_side_is_inside():
+def test_neither_side_enters_while_the_other_is_inside():
     flags = np.zeros(2, np.uint8)
     one, other = Gate(flags[:1], flags[1:]), Gate(flags[1:], flags[:1])
     assert one.enter() and not other.enter()

@@ -137,7 +137,7 @@ def test_what_cannot_be_encoded_is_answered_with_the_reason(writer):
     assert writer.finished() == [CheckpointFailed(0, "latest", "a number is not finite", 3)]
 
 
-def test_an_error_that_nobody_thought_of_is_an_answer_and_not_the_end(writer, trained, monkeypatch):
+def test_an_unforeseen_error_is_an_answer_and_not_the_end(writer, trained, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: 1 / 0)
         writer.submit(command(1), trained.encode)

@@ -1,4 +1,4 @@
-"""Doorbells: a ring is never lost, whoever waits, whatever the system offers."""
+"""Doorbells: a ring is never lost, whichever process waits, whatever the system offers."""
 
 import os
 import time
@@ -41,7 +41,7 @@ def test_without_a_ring_a_wait_takes_its_time_and_no_longer_than_it_must(bell):
     assert not bell.wait(-1.0)
 
 
-def test_however_often_it_rings_nobody_is_blocked(bell):
+def test_however_often_it_rings_no_process_is_blocked(bell):
     for _ in range(100_000):  # more than a pipe holds
         bell.ring()
     assert bell.wait(10.0)

@@ -1,4 +1,4 @@
-"""Whom the policy worker waits for before it computes a batch of actions."""
+"""Which splits the policy worker waits for before it computes a batch of actions."""
 
 import time
 
@@ -28,7 +28,7 @@ def test_on_cores_of_their_own_half_of_the_splits_are_worth_a_short_wait(batcher
     assert batcher.size() == 4
 
 
-def test_on_one_core_all_who_can_come_are_waited_for(arrays, batcher):
+def test_on_one_core_all_splits_that_can_come_are_waited_for(arrays, batcher):
     batcher.shares_core = True
     assert batcher.size() == 4 and batcher.batch_timeout_s > 0.001
     arrays["ready_sequence"][1, 1] = [1, 2]  # it has no block to go on in
@@ -37,7 +37,7 @@ def test_on_one_core_all_who_can_come_are_waited_for(arrays, batcher):
     assert batcher.size() == 1
 
 
-def test_those_who_did_not_come_are_not_waited_for_again_for_a_while(arrays, batcher, monkeypatch):
+def test_splits_that_did_not_come_are_not_waited_for_again_for_a_while(arrays, batcher, monkeypatch):
     batcher.shares_core = True
     SplitRequests(arrays, 0, 0).ask(0, 0)
     monkeypatch.setattr(policy_worker, "ABSENT_FOR_S", 0.2)

@@ -1,4 +1,4 @@
-"""What nobody asked for is poisoned in the environment, and nothing that is learned or told changes by a bit.
+"""Masked values are poisoned in the environment, and nothing that is learned or reported changes by a bit.
 
 Masked rows hold what an environment happens to put there: the reward, infos and flags of the step in which a vectorised
 environment starts anew, the observation of a terminated step, all that is said of an agent that has left. Clean and

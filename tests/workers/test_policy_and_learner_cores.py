@@ -1,7 +1,7 @@
 """The whole path of a decision, from the environment through blocks and batches to the learner, on unchanged weights.
 
 What the policy worker wrote down when it acted must be what the learner computes: log-probabilities, distributions,
-values and recurrent states, however requests were grouped, whoever played, and wherever episodes ended.
+values and recurrent states, however requests were grouped, whichever policy played, and wherever episodes ended.
 """
 
 from typing import Any

@@ -140,13 +140,13 @@ def test_a_function_that_takes_too_long_is_ended(launcher, tmp_path):
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_a_function_nobody_waits_for_any_more_is_ended(launcher, tmp_path):
+def test_a_function_that_is_not_waited_for_any_more_is_ended(launcher, tmp_path):
     begins = (tmp_path / "pid").exists
     assert run_once(launcher, "take_long", tmp_path / "pid", is_cancelled=begins) is None
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_a_server_that_does_not_answer_keeps_nobody_waiting(launcher, monkeypatch):
+def test_a_server_that_does_not_answer_keeps_no_caller_waiting(launcher, monkeypatch):
     server = process_launcher._forkserver()._forkserver_pid  # not the one that imported torch for other tests
     os.kill(server, signal.SIGSTOP)
     try:

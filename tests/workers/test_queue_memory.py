@@ -58,7 +58,7 @@ def test_a_queue_that_is_gone_leaves_nothing_open():
     assert open_descriptors() == before
 
 
-def test_a_full_folder_of_shared_memory_does_not_kill_who_makes_a_queue():
+def test_a_full_folder_of_shared_memory_does_not_kill_the_process_that_makes_a_queue():
     command = private_mounts()
     if command is None:
         pytest.skip("this user may mount nothing, not even in private")

@@ -91,7 +91,7 @@ def test_what_a_lost_actor_was_filling_is_free_again_and_nothing_else_changes(cr
     assert crew.supervisor.count_blocks()["lost"] == 0
 
 
-def test_blocks_of_those_who_are_not_there_are_counted_as_lost_until_they_are_replaced(crew):
+def test_blocks_of_lost_workers_are_counted_as_lost_until_they_are_replaced(crew):
     arrays = crew.arrays
     crew.broken("Idle", process=1, name="actor-01")
     arrays["filling_sequence"][:, 0, 0] = 1  # of both actors; only one of them lives
@@ -143,7 +143,7 @@ def test_a_run_cannot_do_without_its_policy_workers_and_learners(crew, process, 
 
 
 @pytest.mark.parametrize("process", [0, POLICY_WORKER, LEARNER])
-def test_who_works_a_little_between_exceptions_of_its_own_fails_in_a_row_all_the_same(crew, process):
+def test_a_worker_that_works_a_little_between_its_exceptions_fails_in_a_row_all_the_same(crew, process):
     crew.broken("WorksThenFails", process=process, name="worker")
     in_a_row = "3 times in a row without doing any work"
     if process == 0:
@@ -155,7 +155,7 @@ def test_who_works_a_little_between_exceptions_of_its_own_fails_in_a_row_all_the
 
 
 @pytest.mark.parametrize("process", [0, POLICY_WORKER, LEARNER])
-def test_who_lives_long_between_its_failures_is_replaced_however_often(crew, process, monkeypatch):
+def test_a_worker_that_lives_long_between_its_failures_is_replaced_however_often(crew, process, monkeypatch):
     monkeypatch.setattr(supervisor, "LONG_LIFE_S", 0.0)
     crew.broken("WorksThenFails", process=process, name="worker")
     crew.poll_until(lambda: len(told(crew, WorkerStarted)) > 3 * QUICK.failures_in_a_row)
@@ -222,7 +222,7 @@ def test_what_a_lost_worker_had_started_is_killed_and_what_others_started_is_not
     assert all(is_alive(child) for child in children["actor-00"])
 
 
-def test_a_worker_that_is_stopped_or_dies_inside_a_queue_holds_nobody_up(crew):
+def test_a_worker_that_is_stopped_or_dies_inside_a_queue_blocks_no_other(crew):
     worker = crew.broken("StaysInQueue", name="actor-00")
     crew.poll_until(lambda: crew.phase() == Phase.STEP and crew.arrays["worker_in_queue"][0, 0])
     os.kill(worker.pid, signal.SIGSTOP)
@@ -280,7 +280,7 @@ def test_workers_that_block_progress_are_replaced_together(crew):
     assert "Current thread" in crew.logs()["learner-0"]  # its stacks
 
 
-def test_who_is_told_to_end_is_not_replaced(crew):
+def test_a_worker_that_is_told_to_end_is_not_replaced(crew):
     crew.supervisor.restarts.limits = RestartLimits(first_pause_s=0.3)
     for process in range(2):
         crew.broken("FailsInStep", process=process, name=f"actor-{process:02d}")
@@ -291,7 +291,7 @@ def test_who_is_told_to_end_is_not_replaced(crew):
     assert crew.arrays["restarts"].sum() == started and living(crew) == {}
 
 
-def test_without_a_forkserver_nobody_is_replaced_and_reports_still_arrive(crew, monkeypatch):
+def test_without_a_forkserver_no_worker_is_replaced_and_reports_still_arrive(crew, monkeypatch):
     worker = crew.broken("Echo", name="actor-00")
     crew.ready("actor-00")
     monkeypatch.setattr(crew.supervisor._launcher, "dead", lambda: "the forkserver")

@@ -1,4 +1,4 @@
-"""Who is replaced, when, and when the run ends: every rule of the restart policy."""
+"""Which workers are replaced, when, and when the run ends: every rule of the restart policy."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_actors_are_given_up_one_by_one_until_too_many_are():
     assert decision.verdict is Verdict.END and "2 of 4 actors were quarantined before it" in decision.reason
 
 
-def test_somebody_has_to_be_left_to_play():
+def test_at_least_one_actor_has_to_be_left():
     restarts = policy(failures_in_a_row=1, quarantined_share=1.0)
     losses = [KILLED, KILLED]
     ends = [verdicts(restarts, ACTOR, losses, f"actor-{number}")[-1] for number in range(4)]

@@ -79,7 +79,7 @@ def test_an_exception_in_teardown_is_logged_and_leaves_the_exit_code(crew):
     assert "ValueError: cannot let go" in crew.logs()["worker-0"]
 
 
-def test_a_failure_that_nobody_saw_before_the_end_is_told(crew, caplog):
+def test_a_failure_that_was_not_seen_before_the_end_is_told(crew, caplog):
     worker = crew.broken("FailsInStep")
     worker.process.join(PATIENCE_S)
     crew.supervisor.stop(PATIENCE_S)
