@@ -101,7 +101,7 @@ class WorkerReady(NamedTuple):
 
 
 class WorkerWorks(NamedTuple):
-    """supervisor -> driver: a worker that was started anew has done the first of what it is there for."""
+    """supervisor -> driver: a worker that was started anew has done its first work."""
 
     worker: str
     generation: int

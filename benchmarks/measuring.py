@@ -61,7 +61,7 @@ class Measurement(NamedTuple):
 
 
 def let_children_hear_hangups() -> None:
-    """Under nohup, which has SIGHUP ignored, go on without ending of it, and start processes that do not ignore it."""
+    """Under nohup, which has SIGHUP ignored, stay alive on SIGHUP, and start processes that do not ignore it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # what is handled, not ignored, has its default after an exec
 

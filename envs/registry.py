@@ -339,7 +339,7 @@ def _adapt(
 
 
 def _close_quietly(built: list[Any]) -> None:
-    """Close environments of a batch that will not be; what matters is why."""
+    """Close environments that are not used; a failure is only logged."""
     for env in built:
         try:
             env.close()

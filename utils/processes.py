@@ -1,4 +1,4 @@
-"""What a process asks of its operating system: a name, a place, a parent to die with.
+"""What a process asks of its operating system: a name, cores, an end with its parent.
 
 Linux first, harmless elsewhere.
 """

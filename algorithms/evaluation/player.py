@@ -166,7 +166,7 @@ def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int) -> BatchEn
 
 
 def _close(env: BatchEnv) -> None:
-    """What was played stands, whatever becomes of the environment."""
+    """Close the environments; a failure is logged and leaves the results valid."""
     try:
         env.close()
     except EnvError as error:

@@ -1,6 +1,6 @@
-"""What went wrong and was survived, told: a line in the log, a record in `events.jsonl`.
+"""Faults that the run survived: for each a line in the log and a record in `events.jsonl`.
 
-The counts are in the status line, in `status.json` and in TensorBoard; here is which process, when, and why.
+The counts are in the status line, in `status.json` and in TensorBoard; here are the process, the time and the cause.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class RunSnapshot(NamedTuple):
     fps: dict[int, float]  # seconds that the window covers -> env frames per second
     seconds_left: float | None  # at this speed; None: no end is in sight
     budget_spent: float  # share; 1 and more: training is over
-    faults: dict[str, int]  # what went wrong and was survived
+    faults: dict[str, int]  # counts of faults that were survived
     blocks: dict[str, int]  # state -> how many blocks are in it
     policies: tuple[PolicySnapshot, ...]
     points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval`; else empty

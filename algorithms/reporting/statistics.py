@@ -160,7 +160,7 @@ class Statistics:
         return tags | {f"stats/{name}": float(count) for name, count in self.faults().items()}
 
     def faults(self) -> dict[str, int]:
-        """What went wrong since this start, and was survived."""
+        """Counts of the faults since this start that the run survived."""
         event_counts = self.arrays["event_counts"].sum(axis=0)
         return {
             "restarts": int(self.arrays["restarts"].sum()),

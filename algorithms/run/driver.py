@@ -153,7 +153,7 @@ class Driver:
             self._pool.send_all(self.checkpoints.commands())
 
     def save_after(self, failure: str) -> None:
-        """Save what can still be saved after something went wrong; what that is, is told already."""
+        """Save what can still be saved after a failure, which has been reported already."""
         self._pool.stop_replacing()
         try:
             self.save()
@@ -241,7 +241,7 @@ class Driver:
             self._arrays["progress"][:] = min(1.0, self.statistics.budget_spent)
 
     def _prepare(self) -> None:
-        """See to what controllers and sinks need to know."""
+        """Measure memory, accept options that have worked, and ask for the checkpoints that a signal requests."""
         if time.monotonic() >= self._next_memory:
             self._next_memory = time.monotonic() + MEASURE_MEMORY_EVERY_S
             self._pool.measure_memory()

@@ -175,7 +175,7 @@ class Experiment:
             self._unwritten.discard(path)
 
     def _is_locked(self) -> bool:
-        """What this process locked is what another one would find."""
+        """The lock file in the folder is the one that this process holds."""
         try:
             return os.path.samestat(os.fstat(self._lock), (self.folder / LOCK_FILE).stat())
         except OSError:

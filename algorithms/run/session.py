@@ -182,7 +182,7 @@ def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
 
 
 def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> Checked | None:
-    """What the environment looks like, found out by a process of its own; None when a signal came first.
+    """Check the environment in a process of its own: its spec and profile; None when a signal came first.
 
     Raises:
         RunFailed: the environment does not start.

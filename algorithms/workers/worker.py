@@ -1,4 +1,4 @@
-"""The life of a worker process: subclasses say what it does, `main` says how it lives and ends."""
+"""The life of a worker process: subclasses define its work, `main` its start, its loop and its end."""
 
 from __future__ import annotations
 

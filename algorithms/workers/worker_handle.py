@@ -1,4 +1,4 @@
-"""One worker from its start to its end: what it is started from, what the driver holds of it, when it is overdue."""
+"""One worker from its start to its end: its specification, the driver's handle of it, and when it is overdue."""
 
 from __future__ import annotations
 

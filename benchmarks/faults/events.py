@@ -1,4 +1,4 @@
-"""What a run told while it was disturbed, read and summed: losses and recoveries, counters, standstills, memory.
+"""What a run reported under faults, read and summed: losses and recoveries, counters, standstills, memory.
 
 Pure: recorded lines of `events.jsonl`, samples of `status.json` and looks at processes in, numbers out.
 """

@@ -1,4 +1,4 @@
-"""What is demanded of a disturbed run, and what was found: one line per demand, for the table and for the exit code."""
+"""The requirements on a run under faults, and what was found: one line per requirement, for table and exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXIT_NOT_SAVED = 1  # of one that could not save
 
 @dataclass(frozen=True)
 class Bars:
-    """What has to hold, apart from what always has to: nothing hangs, nothing leaks, no counter goes back."""
+    """Adjustable limits. Fixed ones: nothing hangs, nothing leaks, no counter goes back."""
 
     actor: float = 2.0  # seconds from a kill to the successor's first work, p95
     policy: float = 2.0
@@ -91,7 +91,7 @@ class Findings:
 
 
 def checks(found: Findings, bars: Bars) -> list[Check]:
-    """Everything that was demanded and found, in the order in which one reads it."""
+    """Everything that was demanded and found, in reading order."""
     return [
         Check("the run", found.failure or "neither hung nor ended by itself", "lives", not found.failure),
         *_fault_checks(found),

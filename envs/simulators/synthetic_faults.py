@@ -104,7 +104,7 @@ class Crashing(_Faulty):
 
 
 class Hanging(_Faulty):
-    """Stalls, then goes on as if nothing had been."""
+    """Stalls, then goes on as if nothing had happened."""
 
     def fail(self) -> None:
         """Sleep."""

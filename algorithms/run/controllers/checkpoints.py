@@ -104,9 +104,9 @@ class CheckpointScheduler:
         return next(iter(self._last_failure.values()), "")
 
     def _ask_again(self, policy: int) -> None:
-        """A learner took the place of a lost one: what that was asked to save, and had not told of, is asked anew.
+        """Ask the successor of a lost learner again for the checkpoints that the lost one had not reported.
 
-        But for a best checkpoint: the successor's weights are newer than those that had the average.
+        Except for best checkpoints: the successor's weights are newer than those that had the average.
         """
         for request, command in list(self._open.items()):
             if command.policy == policy and command.kind == "best":
