@@ -116,14 +116,14 @@ def keep_standard_streams() -> None:
 
 
 def pin_to_cores(cores: Iterable[int]) -> None:
-    """Run only on these cores, where the system can be told so."""
+    """Run only on these cores, where the system allows it."""
     wanted = set(cores)
     if wanted and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, wanted)
 
 
 def move_to_cores(cores: Iterable[int]) -> None:
-    """Run only on these cores from now on, with all threads and all descendants, where the system can be told so."""
+    """Run only on these cores from now on, with all threads and all descendants, where the system allows it."""
     wanted = set(cores)
     if not wanted or not hasattr(os, "sched_setaffinity"):
         return

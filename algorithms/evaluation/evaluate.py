@@ -210,7 +210,7 @@ class _ScoreBook:
         return counted
 
     def _with_objective(self, episode: EpisodeFinished) -> EpisodeFinished:
-        """The return stands for an objective that no environment of this kind reports."""
+        """Use the return as the objective where no environment of this kind reports one."""
         if math.isnan(episode.true_return) and not self._reports_true_reward:
             return episode._replace(true_return=episode.episode_return)
         return episode

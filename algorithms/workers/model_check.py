@@ -43,7 +43,7 @@ def check_model(job: ModelJob) -> None:
     Raises:
         ConfigError: it cannot be; in one line.
     """
-    with torch.random.fork_rng(devices=[]):  # where this is the process that trains, it begins as if nothing had been
+    with torch.random.fork_rng(devices=[]):  # the random numbers of a process that trains stay as they were
         _require_room(job)
         with _explained("built"):
             model = build_actor_critic(job.model, job.spec)

@@ -2,7 +2,7 @@
 
 `synthetic_<kind>`: the tasks are described in `simulators.synthetic_tasks`, each with its optimum; the faults and
 several agents in `simulators.synthetic_faults` and `synthetic_multi`. `synthetic_unreliable_cartpole` is CartPole
-in the hands of a simulator that fails now and then.
+with a simulator that fails now and then.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class SerialVecEnv:
         return failure(index, "reset" if is_reset else "step", error, self._contexts[index])
 
     def _rebuild(self, index: int) -> None:
-        """Another environment takes the place of one, which knows what that one was told."""
+        """Replace one environment by a new one, which is told what the old one was told."""
         old = self._adapters[index]
         try:
             old.close()
