@@ -93,7 +93,7 @@ class Checkpoint(NamedTuple):
     path: Path
     warnings: list[str]  # newer checkpoints that were passed over, and why
     train_step: int
-    env_steps: int
+    env_frames: int
     metric: float  # as given to `save`
     metric_name: str
 
@@ -102,7 +102,7 @@ def save(
     folder: Path,
     kind: str,
     train_step: int,
-    env_steps: int,
+    env_frames: int,
     payload: dict[str, Any],
     *,
     keep: int = 3,
@@ -110,14 +110,14 @@ def save(
     metric_name: str = "",
 ) -> Path:
     """`encode` and `write` in one go; see there."""
-    encoded = encode(kind, train_step, env_steps, payload, metric=metric, metric_name=metric_name)
+    encoded = encode(kind, train_step, env_frames, payload, metric=metric, metric_name=metric_name)
     return write(folder, encoded, keep=keep)
 
 
 def encode(
     kind: str,
     train_step: int,
-    env_steps: int,
+    env_frames: int,
     payload: dict[str, Any],
     *,
     metric: float = math.nan,
@@ -128,7 +128,7 @@ def encode(
     Args:
         kind: "latest", "best" or "milestone".
         train_step: Optimizer steps so far.
-        env_steps: Environment frames so far.
+        env_frames: Environment frames so far.
         payload: Tensors, plain values, and lists, tuples and dicts of them.
         metric: What makes a best checkpoint the best; NaN leaves it out of the file's name.
         metric_name: What that number is; best checkpoints by several metrics lie side by side.
@@ -139,7 +139,7 @@ def encode(
     """
     require_known(kind)
     _require_plain(payload, "payload")
-    head = {"kind": kind, "train_step": train_step, "env_steps": env_steps, "metric": float(metric)}
+    head = {"kind": kind, "train_step": train_step, "env_steps": env_frames, "metric": float(metric)}
     head["metric_name"] = metric_name
     try:
         return Encoded(head, Archive(head | {"payload": payload}))
@@ -236,7 +236,7 @@ def best_metric(folder: Path, metric_name: str, up_to: Checkpoint, why_unusable:
     Newer ones belong to a future that the run does not go on from; the next checkpoint moves them aside.
     """
     for named in list_best(folder, metric_name):
-        if named.label != label_of(metric_name) or named.steps > (up_to.train_step, up_to.env_steps):
+        if named.label != label_of(metric_name) or named.steps > (up_to.train_step, up_to.env_frames):
             continue
         with contextlib.suppress(CheckpointError):  # told of where it was looked for
             found = load(named.path)

@@ -123,15 +123,15 @@ class Learner:
         self._optimizer = Adam(self._weights)
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
-        self._num_updates = 0
+        self._policy_version = 0
         self._changed_options: dict[str, _Change] = {}
         self.bad_steps_in_a_row = 0
         """Steps skipped since the last one taken because the loss or its gradient was not finite."""
 
     @property
-    def num_updates(self) -> int:
+    def policy_version(self) -> int:
         """Optimizer steps behind the weights: the policy version."""
-        return self._num_updates
+        return self._policy_version
 
     def set_config(self, config: LearningConfig) -> None:
         """Follow other hyperparameters from the next iteration on; the optimizer keeps its moments.
@@ -210,7 +210,7 @@ class Learner:
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
-            "num_updates": self._num_updates,
+            "num_updates": self._policy_version,  # as it is called in every checkpoint there is
             "changed_options": {name: tuple(change) for name, change in self._changed_options.items()},
         }
 
@@ -227,7 +227,7 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
         self._generator.set_state(state["generator"].cpu())
-        self._num_updates = state["num_updates"]
+        self._policy_version = state["num_updates"]
         self._apply_config()
 
     def _base_of(self, name: str) -> float | None:
@@ -270,7 +270,7 @@ class Learner:
         elif was_taken:
             self.bad_steps_in_a_row = 0
             self._apply_gradients(norm, norm_value)
-            self._num_updates += 1
+            self._policy_version += 1
             self._schedule.after_minibatch(kl_value)
         self._optimizer.forget_gradients()
         return _Step(
@@ -296,7 +296,7 @@ class Learner:
 
     def _announce(self, *, was_taken: bool) -> None:
         if self._on_step is not None and was_taken:
-            self._on_step(self._num_updates)
+            self._on_step(self._policy_version)
         self._between_minibatches()
 
     def _update_normalizers(self, whole: Minibatch, first_epoch: list[_Step]) -> None:

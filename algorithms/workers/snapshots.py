@@ -44,10 +44,10 @@ class LearnerSnapshot:
         self._plain[: len(content)] = content
         parts = [self._plain, *(_as_array(tensor) for tensor in self._tensors(state))]
         failpoint("learner-snapshot")
-        self._buffer.publish_parts(parts, self._learner.num_updates)
+        self._buffer.publish_parts(parts, self._learner.policy_version)
 
-    def load(self, num_updates: int = 0) -> PublishedVersion:
-        """Make the learner what it was; its policy version becomes `num_updates` if that is higher.
+    def load(self, policy_version: int = 0) -> PublishedVersion:
+        """Make the learner what it was; its policy version becomes `policy_version` if that is higher.
 
         Raises:
             ValueError: there is no snapshot, or one of another model.
@@ -60,7 +60,7 @@ class LearnerSnapshot:
             if tensor.device.type != "cpu":
                 _as_row(tensor).copy_(torch.from_numpy(array))
         plain: dict[str, Any] = pickle.loads(self._plain.tobytes())  # what follows the pickle is padding
-        plain["num_updates"] = max(plain["num_updates"], num_updates)
+        plain["num_updates"] = max(plain["num_updates"], policy_version)
         self._learner.load_state_dict(state | plain)
         return taken
 

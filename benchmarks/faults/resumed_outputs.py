@@ -64,7 +64,7 @@ def what_differs(run: OurRun, log: Path) -> list[str]:
     copy = run.folder.with_name(f"{run.folder.name}_resumed")
     shutil.copytree(run.folder, copy)
     try:
-        frames = before.env_steps + MORE_FRAMES
+        frames = before.env_frames + MORE_FRAMES
         more = [f"--experiment={copy.name}", "--sampler_only=True", f"--train_for_env_steps={frames}"]
         with started([*run.command, *more], log) as (process, _):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -73,7 +73,7 @@ def what_differs(run: OurRun, log: Path) -> list[str]:
         after = load_newest_valid(copy / POLICY)
         if code != 0 or after is None:
             return [f"it did not go on: exit code {code}; {last_line(log)}"]
-        if after.env_steps < frames or after.train_step != before.train_step:
+        if after.env_frames < frames or after.train_step != before.train_step:
             return [f"it went on from train step {after.train_step} instead of {before.train_step}"]
         is_same = torch.equal(outputs_of(run.folder), outputs_of(copy))
         return [] if is_same else ["the policy that went on acts otherwise than the one that was saved"]

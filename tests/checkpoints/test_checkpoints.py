@@ -71,7 +71,7 @@ def test_what_was_saved_comes_back(tmp_path):
     path = save(tmp_path / "made", "latest", 12, 3400, saved)
     found = load(path)
     assert path.name == "checkpoint_000000000012_000000000003400.pth"
-    assert (found.path, found.train_step, found.env_steps, found.warnings) == (path, 12, 3400, [])
+    assert (found.path, found.train_step, found.env_frames, found.warnings) == (path, 12, 3400, [])
     assert found.payload["run_state"] == saved["run_state"]
     assert all(torch.equal(found.payload["model"][key], saved["model"][key]) for key in saved["model"])
     assert names(tmp_path / "made") == [path.name]
@@ -345,7 +345,7 @@ def test_what_is_encoded_does_not_follow_the_tensors(tmp_path):
     content["model"]["w"].zero_()
     found = load(write(tmp_path, encoded, keep=1))
     assert torch.equal(found.payload["model"]["w"], expected)
-    assert (found.train_step, found.env_steps, found.metric, found.path.name[:5]) == (4, 5, 1.5, "best_")
+    assert (found.train_step, found.env_frames, found.metric, found.path.name[:5]) == (4, 5, 1.5, "best_")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -54,7 +54,7 @@ def test_a_run_outlives_a_checkpoint_folder_that_is_none_and_an_experiment_folde
     assert len(warnings_of(run, "checkpoint_p0", "could not be written", "older checkpoints are untouched")) == 1
     assert len(warnings_of(run, "was missing from", "is there again")) == 1
     saved = run.saved()
-    assert saved.env_steps == run.status()["env_frames"] and not saved.warnings
+    assert saved.env_frames == run.status()["env_frames"] and not saved.warnings
     assert from_json((run.folder / "config.json").read_text()).learning.gamma == 0.9
     assert list(read_json_lines(run.folder / "metrics.jsonl")) and list((run.folder / ".summary" / "0").iterdir())
 
@@ -113,17 +113,17 @@ def test_a_resume_passes_over_what_is_no_file_and_what_keeps_no_usable_state_of_
     good = run.saved()
     state = good.payload["run_state"]
     payload = good.payload | {"run_state": state | {"serial": {"environments": [1, 2]}}}
-    checkpoints.save(folder, "latest", good.train_step, good.env_steps + 1, payload)
+    checkpoints.save(folder, "latest", good.train_step, good.env_frames + 1, payload)
     payload = good.payload | {"run_state": state | {"episodes": {"finished": -5}}}
-    checkpoints.save(folder, "latest", good.train_step, good.env_steps + 2, payload)
-    os.mkfifo(folder / f"checkpoint_{good.train_step + 9:012d}_{good.env_steps + 9:015d}.pth")
+    checkpoints.save(folder, "latest", good.train_step, good.env_frames + 2, payload)
+    os.mkfifo(folder / f"checkpoint_{good.train_step + 9:012d}_{good.env_frames + 9:015d}.pth")
     again = start(*serial, "--train_for_env_steps=5000")
     assert again.end() == 0, again.output
     assert len(warnings_of(again, "it is no regular file")) == 1
     assert len(warnings_of(again, "cannot be resumed from: run_state['episodes']")) == 1
     assert len(warnings_of(again, "random numbers are drawn anew")) == 1
     assert f"({state['env_frames']} env frames)" in again.output
-    assert run.saved().env_steps >= 5000
+    assert run.saved().env_frames >= 5000
 
 
 def test_the_best_checkpoint_survives_a_kill_and_a_change_of_the_metric(start):
@@ -138,7 +138,7 @@ def test_the_best_checkpoint_survives_a_kill_and_a_change_of_the_metric(start):
     best = run.saved()
     assert best.metric_name == "reward"
 
-    again = start(*options, "--save_best_metric=len", f"--train_for_env_steps={best.env_steps + 5000}")
+    again = start(*options, "--save_best_metric=len", f"--train_for_env_steps={best.env_frames + 5000}")
     assert again.end() == 0, again.output
     assert f"goes on from {best.path}" in again.output
     by_metric = {checkpoints.load(path).metric_name: path for path in checkpoints.list_checkpoints(folder, "best")}

@@ -39,7 +39,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
     assert f"{title} was killed by SIGKILL (kill -9, or the system ran out of memory), in step" in run.output
     assert f"{title} works again" in run.output and "restarts 1" in run.output
     saved = run.saved()
-    assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_steps >= goal
+    assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_frames >= goal
 
 
 def test_synchronous_training_goes_on_however_often_its_workers_are_killed(start):
@@ -106,7 +106,7 @@ def test_a_run_that_cannot_replace_workers_any_more_saves_and_ends(start, title)
     assert run.end() == 1, run.output
     assert f"{title} was killed" in run.output.strip().splitlines()[-1]
     saved = run.saved()
-    assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
+    assert saved.env_frames >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
     assert not wait_for_end(family, seconds=1.0)
 
 
@@ -152,7 +152,7 @@ def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start,
     assert run.end() == 1, run.output
     assert run.output.strip().splitlines()[-1].endswith("run failed: ZeroDivisionError: a mistake")
     saved = run.saved()
-    assert saved.env_steps >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
+    assert saved.env_frames >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
 
 
 @pytest.mark.alone

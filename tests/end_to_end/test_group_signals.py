@@ -39,7 +39,7 @@ def test_a_signal_to_the_group_or_to_every_process_saves_and_ends_the_run(start,
     send(run, number)
     assert run.end() == ENDING[number], run.output
     saved = run.saved()
-    assert saved.path.stat().st_mtime >= sent and saved.env_steps >= told["env_frames"]
+    assert saved.path.stat().st_mtime >= sent and saved.env_frames >= told["env_frames"]
     assert not wait_for_end(family, seconds=2.0)
     assert "failed" not in run.output and "was killed" not in run.output
 

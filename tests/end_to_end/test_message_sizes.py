@@ -58,7 +58,7 @@ def test_every_episode_of_a_burst_is_counted_saved_and_there_after_a_resume(star
         assert summary["policies"][0]["episodes"] == count.stat().st_size > before + 1000
         before = count.stat().st_size
         saved = run.saved()
-        assert saved.env_steps == summary["env_frames"] and not saved.warnings
+        assert saved.env_frames == summary["env_frames"] and not saved.warnings
         episodes = saved.payload["run_state"]["episodes"]
         assert episodes["finished"] == before and len(episodes["extra"]) == 500
         assert all(len(values) == 100 for values in episodes["extra"].values())

@@ -83,7 +83,7 @@ def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
     assert summary["env_frames"] >= 20000 and summary["policies"][0]["episodes"] > 10
     assert json.loads((run.folder / "status.json").read_text())["state"] == "ended"
     saved = run.saved()
-    assert saved.env_steps == summary["env_frames"] and saved.train_step == summary["policies"][0]["train_steps"] > 0
+    assert saved.env_frames == summary["env_frames"] and saved.train_step == summary["policies"][0]["train_steps"] > 0
     assert json.loads((run.folder / "config.json").read_text())["options"]["env"] == "CartPole-v1"
     assert (run.folder / "git.diff").exists() and (run.folder / "command_lines.txt").exists()
     assert {"driver.txt", "actor-00.txt", "learner-0.txt"} <= {path.name for path in (run.folder / "log").iterdir()}
@@ -134,12 +134,12 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     saved = run.saved()
     assert saved.path.stat().st_mtime >= sent
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert saved.env_steps == summary["env_frames"]
+    assert saved.env_frames == summary["env_frames"]
     again = start(*SMALL)
-    again.wait_for_training(frames=saved.env_steps + 2000)
+    again.wait_for_training(frames=saved.env_frames + 2000)
     again.signal(signal.SIGINT)
     assert again.end() == 130
-    assert f"{saved.env_steps} env frames" in again.output
+    assert f"{saved.env_frames} env frames" in again.output
     assert run.saved().train_step > saved.train_step
 
 
@@ -148,12 +148,12 @@ def test_a_signal_before_the_first_optimizer_step_of_a_resumed_run_saves_the_fra
     assert first.end() == 0, first.output
     before = first.saved()
     again = start(*SMALL, "--train_for_env_steps=1e7")
-    again.wait_for(lambda: again.status().get("env_frames", 0) > before.env_steps + 100)
+    again.wait_for(lambda: again.status().get("env_frames", 0) > before.env_frames + 100)
     told, sent = again.status()["env_frames"], time.time()
     again.signal(signal.SIGTERM)
     assert again.end() == 143, again.output
     saved = again.saved()
-    assert saved.path.stat().st_mtime >= sent and saved.env_steps >= told
+    assert saved.path.stat().st_mtime >= sent and saved.env_frames >= told
     assert saved.train_step == before.train_step
 
 
@@ -245,7 +245,7 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
             )
             assert run.end() == 0, run.output
         saved = run.saved()
-        assert saved.env_steps == 8192 and saved.train_step == 32
+        assert saved.env_frames == 8192 and saved.train_step == 32
         weights.append(saved.payload["model"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 

@@ -29,7 +29,7 @@ def test_a_policy_that_goes_on_gives_the_same_outputs_and_another_does_not(tmp_p
     assert newest is not None
     next(tensor for name, tensor in newest.payload["model"].items() if name.startswith("value_head")).add_(1e-3)
     checkpoints.save(
-        run.folder / "checkpoint_p0", "latest", newest.train_step + 1, newest.env_steps + 1, newest.payload
+        run.folder / "checkpoint_p0", "latest", newest.train_step + 1, newest.env_frames + 1, newest.payload
     )
     assert not torch.equal(outputs_of(run.folder), before)
 

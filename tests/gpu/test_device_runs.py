@@ -40,4 +40,4 @@ def test_a_run_goes_on_where_another_device_stopped(start, device, cpu_first):
     saved = before.saved()
     after = start(*WORKERS, f"--device={second}", "--train_for_env_steps=25000")
     assert after.end() == 0, after.output
-    assert after.saved().train_step > saved.train_step > 0 and after.saved().env_steps >= 25_000
+    assert after.saved().train_step > saved.train_step > 0 and after.saved().env_frames >= 25_000

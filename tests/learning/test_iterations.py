@@ -72,7 +72,7 @@ def test_iterations_end_with_the_weights_and_statistics_of_the_textbook(name, no
     observations, rows = [], 0
     for number, progress in enumerate((0.25, 0.75)):
         batch = batch_of(number, normalizer)
-        result = learner.train(batch, learner.num_updates, progress)
+        result = learner.train(batch, learner.policy_version, progress)
         expected = plain.train(batch, progress)
         assert_close(weights_of(ours), weights_of(theirs), rtol=1e-3, atol=1e-5)
         assert result.metrics["lr"] == pytest.approx(expected.rate)

@@ -24,7 +24,7 @@ def test_training_makes_a_rewarded_action_more_likely_and_values_truer():
         batch = acted_out(model, 6, 16, seed=iteration, ends=False)
         probabilities.append(batch.behaviour_parameters.softmax(-1)[..., 1].mean().item())
         batch = batch._replace(rewards=(batch.actions[..., 0] == 1).float())
-        value_losses.append(learner.train(batch, learner.num_updates, 0.0).metrics["value_loss"])
+        value_losses.append(learner.train(batch, learner.policy_version, 0.0).metrics["value_loss"])
     assert probabilities[0] < 0.6
     assert probabilities[-1] > 0.9
     assert value_losses[-1] < 0.5 * value_losses[0]
@@ -55,7 +55,7 @@ def test_every_epoch_and_minibatch_makes_one_step(with_vtrace):
     batch = acted_out(model)
     model.unrolled_rows.clear()
     result = learner.train(batch, 0, 0.0)
-    assert result.num_sgd_steps == result.metrics["num_sgd_steps"] == learner.num_updates == 12
+    assert result.num_sgd_steps == result.metrics["num_sgd_steps"] == learner.policy_version == 12
     assert versions == list(range(1, 13))
     minibatches = [(7 if with_vtrace else 6, 1)] * 12
     assert model.unrolled_rows == ([] if with_vtrace else [(7, 4)]) + minibatches
@@ -127,7 +127,7 @@ def test_a_saved_learner_goes_on_bit_for_bit():
     results = [one.train(batch, 4, 0.2) for one in (learner, other)]
     assert torch.equal(snapshot(model), snapshot(other_model))
     assert results[0] == results[1]
-    assert other.num_updates == 8
+    assert other.policy_version == 8
 
 
 def test_what_is_saved_keeps_its_names():
@@ -227,7 +227,7 @@ def test_it_can_be_interrupted_after_every_minibatch_also_where_nothing_is_learn
     passed = []
 
     def note():
-        passed.append(learner.num_updates)
+        passed.append(learner.policy_version)
         if len(passed) == 7:
             raise InterruptedError
 

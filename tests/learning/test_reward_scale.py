@@ -30,7 +30,7 @@ def trained(scale, *, normalizes=True, **options):
     for seed in range(4):
         batch = acted_out(TinyModel(), seed=seed)  # no longer this policy's own: ratios differ from 1
         batch.rewards[:] = scale * (3.0 + batch.observations["obs"][:-1, :, 0])
-        learner.train(batch, learner.num_updates, 0.0)
+        learner.train(batch, learner.policy_version, 0.0)
     with torch.no_grad():
         observations = torch.randn(16, 8, OBSERVATION_SIZE, generator=torch.Generator().manual_seed(5))
         output = model.unroll({"obs": observations}, torch.zeros(8, 0), torch.zeros(16, 8))
