@@ -66,26 +66,15 @@ class Speed(NamedTuple):
 def run_tests(device: str, expression: str, folder: Path) -> DeviceTests:
     """The tests marked `gpu` whose names the expression selects, one after the other: nothing else has the device."""
     report, log = folder / "tests.xml", folder / "tests.log"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/gpu",
-        "-m",
-        "gpu",
-        "-q",
-        "-k",
-        expression,
-        f"--gpu_device={device}",
-    ]
+    command = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-k", expression]
+    command += [f"--gpu_device={device}", f"--junitxml={report}"]
     began = time.monotonic()
     with log.open("w") as output:
         try:
             ended = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, timeout=TESTS_LIMIT_S)
         except subprocess.TimeoutExpired:
-            return DeviceTests(
-                0, [], TESTS_LIMIT_S, f"not done within {TESTS_LIMIT_S:g} s; last line: {last_line(log)}"
-            )
+            problem = f"not done within {TESTS_LIMIT_S:g} s; last line: {last_line(log)}"
+            return DeviceTests(0, [], TESTS_LIMIT_S, problem)
     took_s = time.monotonic() - began
     if not report.exists():
         return DeviceTests(0, [], took_s, f"exit code {ended.returncode}; last line: {last_line(log)}")

@@ -114,6 +114,7 @@ def test_episodes_side_by_side_equal_episodes_played_one_by_one(model):
     with torch.no_grad():
         for weights in policy.model.parameters():
             weights *= 4  # decided actions, that change with what is seen and remembered
+    policy.adopt_received()
     result = evaluate_policy(policy, env, 7, deterministic=True)
     with torch.no_grad():
         expected = by_hand("CartPole-v1", policy, 3, (3, 2, 2), seed=5)
