@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,11 +32,12 @@ from appo.algorithms.run.config import torch_device
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
-from benchmarks.measuring import ROOT, MeasurementError, last_line, refuse_output, show, tell
+from benchmarks.measuring import POLL_S, MeasurementError, last_line, refuse_output, show, started, tell
 from benchmarks.speed import roofline
 
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 TESTS_LIMIT_S = 240.0
+PASSED, SOME_FAILED = 0, 1  # exit codes of pytest
 TASKS = {
     "cartpole": ("CartPole-v1", "gymnasium"),
     "breakout": ("atari_breakout", "ale_py"),
@@ -68,18 +68,17 @@ def run_tests(device: str, expression: str, folder: Path) -> DeviceTests:
     report, log = folder / "tests.xml", folder / "tests.log"
     command = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-k", expression]
     command += [f"--gpu_device={device}", f"--junitxml={report}"]
-    began = time.monotonic()
-    with log.open("w") as output:
-        try:
-            ended = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, timeout=TESTS_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            problem = f"not done within {TESTS_LIMIT_S:g} s; last line: {last_line(log)}"
-            return DeviceTests(0, [], TESTS_LIMIT_S, problem)
+    began, problem = time.monotonic(), ""
+    with started(command, log) as (process, _):  # at its end nothing that a test began is left
+        while process.poll() is None:
+            if time.monotonic() - began > TESTS_LIMIT_S:
+                problem = f"not done within {TESTS_LIMIT_S:g} s; last line: {last_line(log)}"
+                break
+            time.sleep(POLL_S)
     took_s = time.monotonic() - began
-    if not report.exists():
-        return DeviceTests(0, [], took_s, f"exit code {ended.returncode}; last line: {last_line(log)}")
-    passed, failed = outcomes(report)
-    problem = "" if passed or failed else f"exit code {ended.returncode}; last line: {last_line(log)}"
+    if not problem and process.returncode not in (PASSED, SOME_FAILED):
+        problem = f"exit code {process.returncode}; last line: {last_line(log)}"
+    passed, failed = outcomes(report) if report.exists() else (0, [])
     return DeviceTests(passed, failed, took_s, problem)
 
 
@@ -116,8 +115,8 @@ def measure_speed(task: str, device: str, seconds: float, term_seconds: float) -
 def machine(device: str) -> dict[str, Any]:
     """What everything was measured on."""
     found: dict[str, Any] = {"device": device, "cores": len(usable_cores()), "torch": torch.__version__}
-    if torch_device(device) != "cpu":
-        properties = torch.cuda.get_device_properties(torch.device(torch_device(device)))
+    if device != "cpu":
+        properties = torch.cuda.get_device_properties(torch.device(device))
         found |= {"gpu": properties.name, "gpu_mb": properties.total_memory // 2**20, "cuda": torch.version.cuda}
     return found
 
@@ -169,19 +168,20 @@ def main(argv: Sequence[str]) -> int:
         if unknown:
             raise ValueError(f"--tasks={chosen.tasks}: there is no {unknown[0]}; tasks: {', '.join(TASKS)}")
         refuse_output(chosen.out)
-        used = machine(chosen.device)
+        device = torch_device(chosen.device)
+        used = machine(device)
     except ValueError as error:  # ConfigError is one
         print(f"gpu_check: {error}", file=sys.stderr)
         return EXIT_REFUSED
     tell(", ".join(f"{name} {value}" for name, value in used.items()))
     with tempfile.TemporaryDirectory() as folder:
-        tests = run_tests(chosen.device, chosen.tests, Path(folder))
+        tests = run_tests(device, chosen.tests, Path(folder))
     tell(rows_of(tests, [])[0][1])
     speeds: list[Speed] = []
     failures: list[str] = []
     for task in tasks:
         try:
-            speeds.append(measure_speed(task, chosen.device, chosen.seconds, chosen.term_seconds))
+            speeds.append(measure_speed(task, device, chosen.seconds, chosen.term_seconds))
         except (RunFailed, MeasurementError, ConfigError) as error:
             failures.append(f"{task}: {error}")
             speeds.append(Speed(task, {}, f"failed: {str(error).splitlines()[-1]}"))

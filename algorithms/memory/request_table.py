@@ -102,7 +102,7 @@ class PolicyRequests:
         return Slabs(rows * self._stride + self._first, splits, block, step, asked[rows, splits])
 
     def _is_open(self, asked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        # `asked` is read first: whoever sees a request sees whether it is for this policy.
+        # `asked` is read first: a request that is seen is seen together with the policies that it is for.
         is_open: NDArray[np.bool_] = asked > self._answered
         return is_open if self._one_policy else is_open & (asked > self._unasked)
 

@@ -24,7 +24,7 @@ from appo.algorithms.models.heads import JoinedHeads, PolicyHead, ValueHead
 from appo.algorithms.models.layers import input_weights, refresh_spectral_norms
 from appo.algorithms.models.normalization import ReturnsNormalizer
 from appo.algorithms.models.observation_encoder import ObservationEncoder, Preprocessor, encoded_leaves
-from appo.algorithms.models.precision import compute_dtype
+from appo.algorithms.models.precision import compute_dtype, set_gpu_float32
 from appo.algorithms.specs import action_spec, observed
 from appo.envs.api import ACTION_MASK, EnvSpec, ObservationLeaf
 from appo.utils.options import ConfigError
@@ -36,6 +36,8 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
     Raises:
         ConfigError: the options do not suit the environment.
     """
+    if torch.device(device).type == "cuda":
+        set_gpu_float32(config.precision)
     model = ActorCritic(config, spec).to(device)
     model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, model.largest_matrix))
     return model

@@ -1,7 +1,7 @@
 """The policy's memory between observations and heads: none, GRU or LSTM, of any number of layers.
 
-The state of all layers is one tensor [N, H], so that whoever stores it need not know what is in it. For each layer
-in turn it holds h, and with an LSTM then c.
+The state of all layers is one tensor [N, H], which a caller can store without knowing what is in it. For each layer in
+turn it holds h, and with an LSTM then c.
 
 Shape letters:  T = time steps,  N = agent rows,  F = features in,  H = state_size.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from appo.algorithms.models.activations import tanh
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.device_choices import choices_for
-from appo.algorithms.models.episode_sequences import unroll_gru, unroll_lstm
+from appo.algorithms.models.episode_sequences import Parts, cut, unroll_gru, unroll_lstm
 from appo.algorithms.models.layers import initialize
 from appo.algorithms.models.sequences import GruSequence, LstmSequence
 
@@ -90,10 +90,12 @@ class GruLayer(_RecurrentLayer):
 
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         """[T, N, F], [N, size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
-        if not choices_for(x.device).loops_over_steps:
-            return unroll_gru(x, state, keep, self._weights())
         projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
         return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias, self.dtype)
+
+    def unroll_episodes(self, x: Tensor, state: Tensor, parts: Parts) -> Tensor:
+        """`unroll`, by the device's library."""
+        return unroll_gru(x, state, parts, self._weights())
 
 
 class LstmLayer(_RecurrentLayer):
@@ -125,10 +127,13 @@ class LstmLayer(_RecurrentLayer):
     def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         """[T, N, F], [N, 2 * size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
         h, c = state.chunk(2, 1)
-        if not choices_for(x.device).loops_over_steps:
-            return unroll_lstm(x, h, c, keep, self._weights())
         projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
         return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight, self.dtype)
+
+    def unroll_episodes(self, x: Tensor, state: Tensor, parts: Parts) -> Tensor:
+        """`unroll`, by the device's library."""
+        h, c = state.chunk(2, 1)
+        return unroll_lstm(x, h, c, parts, self._weights())
 
 
 def _chrono_bias(units: int, longest: int) -> Tensor:
@@ -187,8 +192,13 @@ class RecurrentCore(nn.Module):
             [T, N, output_size].
         """
         keep = (is_first == 0).to(state.dtype).unsqueeze(-1)
+        # Cut once for all layers: it waits for the device.
+        parts = None if choices_for(x.device).loops_over_steps else cut(keep)
         for layer, layer_state in zip(self.layers, self._split(state), strict=True):
-            x = layer.unroll(x, layer_state, keep)
+            if parts is None:
+                x = layer.unroll(x, layer_state, keep)
+            else:
+                x = layer.unroll_episodes(x, layer_state, parts)
         return x
 
     def _split(self, state: Tensor) -> Iterable[Tensor]:

@@ -1,8 +1,9 @@
 """A recurrent layer over whole trajectories by the device's own library, which knows no resets.
 
 Trajectories are cut where episodes begin. The parts, longest first, are packed step by step, as
-`torch.nn.utils.rnn.PackedSequence` has it, so that nothing is padded and one call computes all of them. It waits for
-the device once, to learn where episodes begin. Numbers are float32, as `--precision` promises of states.
+`torch.nn.utils.rnn.PackedSequence` has it, so that nothing is padded and one call computes all of them. `cut` waits for
+the device, to learn where episodes begin. All products are in float32: in bf16 the library would round the state after
+each step, which a policy worker does not.
 
 Shape letters:  T = time steps,  N = agent rows,  H = hidden size,  S = parts.
 """
@@ -46,33 +47,41 @@ def cut(keep: Tensor) -> Parts:
     return Parts(packed.to(device), unpacked.to(device), exists.sum(1), row.to(device), keeps.to(device))
 
 
-def unroll_gru(x: Tensor, state: Tensor, keep: Tensor, weights: list[Tensor]) -> Tensor:
+def unroll_gru(x: Tensor, state: Tensor, parts: Parts, weights: list[Tensor]) -> Tensor:
     """As `sequences.GruSequence`, but for the inputs, which are not multiplied yet.
 
     Args:
         x: [T, N, F].
         state: [N, H] before the first step.
-        keep: [T, N, 1] 0.0 where an episode begins, else 1.0.
+        parts: of these trajectories.
         weights: input [3H, F] and recurrent [3H, H], then their biases [3H].
 
     Returns:
         [T, N, H] the state after every step.
     """
-    parts = cut(keep)
     with torch.autocast(x.device.type, enabled=False):
+        before = _before(state, parts)
         output, _ = torch._VF.gru(
-            _packed(x, parts), parts.batch_sizes, _before(state, parts), weights, True, 1, 0.0, True, False
+            _packed(x, parts), parts.batch_sizes, before, _in_one(weights), True, 1, 0.0, True, False
         )
-    return _unpacked(output, parts, keep)
+    return _unpacked(output, parts, x)
 
 
-def unroll_lstm(x: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weights: list[Tensor]) -> Tensor:
+def unroll_lstm(x: Tensor, state: Tensor, cell: Tensor, parts: Parts, weights: list[Tensor]) -> Tensor:
     """As `unroll_gru`, with 4H instead of 3H, and c [N, H] before the first step."""
-    parts = cut(keep)
-    before = (_before(state, parts), _before(cell, parts))
     with torch.autocast(x.device.type, enabled=False):
-        output, *_ = torch._VF.lstm(_packed(x, parts), parts.batch_sizes, before, weights, True, 1, 0.0, True, False)
-    return _unpacked(output, parts, keep)
+        before = (_before(state, parts), _before(cell, parts))
+        output, *_ = torch._VF.lstm(
+            _packed(x, parts), parts.batch_sizes, before, _in_one(weights), True, 1, 0.0, True, False
+        )
+    return _unpacked(output, parts, x)
+
+
+def _in_one(weights: list[Tensor]) -> list[Tensor]:
+    """The same weights side by side in memory of their own, as cuDNN wants them: it would make that copy, and warn."""
+    flat = torch.cat([weight.flatten() for weight in weights])
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
 def _packed(x: Tensor, parts: Parts) -> Tensor:
@@ -83,5 +92,5 @@ def _before(state: Tensor, parts: Parts) -> Tensor:
     return (state.index_select(0, parts.row) * parts.keep).unsqueeze(0)
 
 
-def _unpacked(output: Tensor, parts: Parts, keep: Tensor) -> Tensor:
-    return output.index_select(0, parts.unpacked).unflatten(0, keep.shape[:2])
+def _unpacked(output: Tensor, parts: Parts, x: Tensor) -> Tensor:
+    return output.index_select(0, parts.unpacked).unflatten(0, x.shape[:2])

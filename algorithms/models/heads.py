@@ -36,8 +36,8 @@ def raw_log_std(stddev: float) -> float:
 class PolicyHead(nn.Module):
     """Features [..., F], and a mask [..., M] where there is one -> parameters [..., P].
 
-    The choices that a mask forbids get the logit FORBIDDEN here, so whoever uses the parameters, when acting or when
-    learning, agrees. A mask that allows no choice of a leaf, as in the rows of agents that do not act, allows all.
+    The choices that a mask forbids get the logit FORBIDDEN here, so acting and learning use the same
+    parameters. A mask that allows no choice of a leaf, as in the rows of agents that do not act, allows all.
     """
 
     _order: Tensor  # [P] int64: where each parameter stands among the layer's outputs and then the learned log stds

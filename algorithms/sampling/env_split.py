@@ -156,9 +156,10 @@ class EnvSplit:
         if self._several:
             self._in_rollout = self.players
             self._blocks.play(self._in_rollout)
-            overdue = self.assignment.overdue(self._blocks.policy_id[self._block, 0])
+            overdue = self.assignment.overdue()
             if len(overdue) and isinstance(self.env, Cuttable):
                 self.env.cut(overdue)
+                self._stats.leave_out(overdue)
         self._ask()
         return True
 

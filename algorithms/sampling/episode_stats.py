@@ -27,6 +27,10 @@ class EpisodeStats:
         """The episodes now being played began unseen: what remains of them says nothing about their returns."""
         self._was_seen_whole[:] = False
 
+    def leave_out(self, rows: NDArray[np.int64]) -> None:
+        """The episodes now being played by these rows are not told of: they are cut for reasons of the run."""
+        self._was_seen_whole[rows] = False
+
     def add(
         self, step: StepArrays, infos: dict[int, dict[str, Any]], policy_id: NDArray[np.int32]
     ) -> list[EpisodeFinished]:

@@ -64,8 +64,9 @@ class WorkersConfig:
     )
     stall_timeout_seconds: float = option(
         300.0,
-        "No environment frame or no new policy version for so long: the stacks of all processes go to their logs and "
-        "the workers that block progress are replaced; when it happens again at once, the run ends; inf: never",
+        "No environment frame for so long, or no frame or new version of a policy that has work: the stacks of all "
+        "processes go to their logs and the workers that block progress are replaced; when it happens again at once, "
+        "the run ends; inf: never",
         minimum=1.0,
         may_be_infinite=True,
     )

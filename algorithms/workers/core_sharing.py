@@ -1,6 +1,6 @@
 """What is particular to machines with few cores, where learner, policy workers and actors with engines share them.
 
-Where such actors only play, and no learner moves from core to core, policy workers have cores of their own: whoever
+Where such actors only play, and no learner moves from core to core, policy workers have cores of their own: what
 computes for milliseconds on the core of an actor delays each of the hundreds of hand-overs between it and its engines.
 On two cores doom_basic played 12.0k frames per second that way against 9.0k; with a learner it made 4.8k against 6.4k.
 

@@ -226,9 +226,9 @@ class SerialVecEnv:
     def cut(self, rows: NDArray[np.int64]) -> None:
         """See `Cuttable`."""
         for row in rows.tolist():
-            adapter = self._adapters[row]
-            assert isinstance(adapter, SingleEnvAdapter), "rows are agents that share an environment"
-            adapter.is_to_be_cut = True
+            adapter = self._adapters[row // self.spec.agents_per_env]
+            if isinstance(adapter, SingleEnvAdapter):  # agents that share an environment end together
+                adapter.is_to_be_cut = True
 
     def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
         """Start anew, then take each environment a different number of random steps into its episodes.

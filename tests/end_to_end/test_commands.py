@@ -48,9 +48,11 @@ def test_a_changed_option_is_in_force_in_the_learner_its_successor_and_a_resumed
     [refused] = run.wait_for(lambda: events(run, "hyperparameters_refused"))
     assert "learning_rate=-1.0" in refused["reason"]
     run.wait_for(lambda: rates(run)[-1] == pytest.approx(0.00077))
-    count = len(rates(run))
     run.kill("learner-0")
     run.wait_for(lambda: events(run, "working"))
+    steps = run.status()["policies"][0]["train_steps"]
+    run.wait_for(lambda: run.status()["policies"][0]["train_steps"] > steps)
+    count = len(rates(run))  # points repeat the last report of the learner that was lost
     run.wait_for(lambda: len(rates(run)) > count + 2)
     assert rates(run)[-1] == pytest.approx(0.00077)
     (tmp_path / "now").unlink()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-import torch
 
 from appo.algorithms.models.device_choices import OF_TORCH
 from tests.end_to_end.conftest import start
@@ -17,9 +16,8 @@ __all__ = ["start"]
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is compared with the CPU; it multiplies in full float32."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def device(request: pytest.FixtureRequest) -> str:
+    """What is compared with the CPU."""
     name: str = request.config.getoption("--gpu_device")
     return name
 

@@ -11,8 +11,9 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.device_choices import OF_TORCH, ON_CPU, DeviceChoices, choices_for
 from appo.algorithms.models.episode_sequences import cut
 from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.models.precision import set_gpu_float32
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
-from tests.models.processors import packs_float32, use_on_cpu
+from tests.models.processors import packs_bf16, packs_float32, use_on_cpu
 
 STEPS, ROWS = 6, 40
 IMAGE = ObservationLeaf("image", (1, 16, 16), "uint8", "image")
@@ -23,14 +24,15 @@ CORES: dict[str, dict[str, Any]] = {
     "gru": {"rnn_type": "gru", "rnn_num_layers": 2},
     "lstm": {"rnn_type": "lstm", "rnn_num_layers": 2, "actor_critic_share_weights": False},
 }
-ENCODERS = {"small images": (IMAGE, "auto"), "deep": (IMAGE, "resnet_impala")}
+ENCODERS = {"small images": (IMAGE, "auto"), "deep": (IMAGE, "resnet_impala"), "vectors": (VECTOR, "auto")}
 ALL_OWN = DeviceChoices(*[True] * len(DeviceChoices._fields))
 
 
 def build(leaf=IMAGE, encoder="auto", **options):
     torch.manual_seed(0)
     small: dict[str, Any] = {"hidden_size": 128, "mlp_layers": "256", "obs_scale": 255.0, "precision": "fp32"}
-    model = build_actor_critic(ModelConfig(**(small | {"encoder": encoder} | options)), SPEC._replace())
+    spec = SPEC if leaf is IMAGE else SPEC._replace(observations=(leaf,))
+    model = build_actor_critic(ModelConfig(**(small | {"encoder": encoder} | options)), spec)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3 / max(1, parameter[0].numel()) ** 0.5)
@@ -77,6 +79,33 @@ def test_both_sides_of_all_choices_learn_the_same(monkeypatch, encoder, core, no
     for ours, torchs in zip(*learned, strict=True):
         scale = float(torchs.detach().abs().max())
         torch.testing.assert_close(ours, torchs, rtol=1e-3, atol=1e-3 * max(scale, 1e-3))
+
+
+@packs_bf16
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_in_bf16_what_was_acted_on_one_side_is_learned_from_on_the_other_to_its_rounding(monkeypatch, core):
+    for choices in (ALL_OWN, OF_TORCH):
+        use_on_cpu(monkeypatch, choices)
+        model = build(**(CORES[core] | {"precision": "bf16"}))
+        observations, state, is_first = trajectories(model)
+        unrolled, acted = model.unroll(observations, state, is_first), []
+        for t in range(STEPS):
+            state = state * (is_first[t] == 0).unsqueeze(1)
+            step = model.act({name: value[t] for name, value in observations.items()}, state)
+            acted.append(step.parameters)
+            state = step.state
+        torch.testing.assert_close(unrolled.parameters, torch.stack(acted), rtol=0.05, atol=0.05)
+
+
+def test_recurrent_layers_of_a_gpu_multiply_exactly_and_convolutions_as_asked():
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.rnn.fp32_precision, cudnn.conv.fp32_precision
+    try:
+        for precision, expected in (("auto", "tf32"), ("fp32", "ieee")):
+            set_gpu_float32(precision)
+            assert (cudnn.rnn.fp32_precision, cudnn.conv.fp32_precision) == ("ieee", expected)
+    finally:
+        cudnn.rnn.fp32_precision, cudnn.conv.fp32_precision = before
 
 
 class Taken(Exception):

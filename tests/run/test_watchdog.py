@@ -167,7 +167,7 @@ def test_one_learner_of_two_that_learns_nothing_is_found_while_the_other_goes_on
 
 
 def test_one_policy_worker_of_two_that_answers_nothing_is_found_while_the_other_goes_on(two):
-    assert stall_of_two(two, frames=(1, 0)) is None  # nobody asks it
+    assert stall_of_two(two, frames=(1, 0)) is None  # it is asked nothing
     two["asked"][1, 2], two["unasked"][1, 1, 2] = 7, 7
     assert stall_of_two(two, frames=(1, 0)) is None  # the request is the other's
     two["unasked"][1, 1, 2] = 6
@@ -187,3 +187,20 @@ def test_while_one_policy_s_learner_stalls_again_the_count_goes_on(two):
         if stall := dog.look(float(second)):
             told[second] = (stall.policy, stall.in_a_row)
     assert told == {11: (1, 1), 22: (1, 2), 33: (1, 3)}
+
+
+def test_time_without_work_is_no_stall_however_long(two):
+    """A worker that had nothing to do has the whole time allowed from its first piece of work on."""
+    dog = watchdog(two)
+    told = {}
+    for second in range(70):
+        two["env_frames"][0, 0] += 1
+        two["train_steps"][0] += 1
+        if second == 30:
+            two["asked"][1, 2] = 7
+            two["unplayed_sequence"][0] = 1
+            two["ready_sequence"][1, 2, 0] = two["filling_sequence"][1, 2, 0] = 1
+            two["answered"][0] = 7
+        if stall := dog.look(float(second)):
+            told[second] = (stall.culprits, stall.policy)
+    assert min(told) == 40 and set(told.values()) == {(LEARNER, 1), (POLICY_WORKER, 1)}

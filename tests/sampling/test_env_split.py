@@ -9,10 +9,10 @@ from gymnasium import spaces
 from appo.algorithms.memory.blocks import BlockState, SplitBlocks, block_states
 from appo.algorithms.memory.layout import OBSERVATION
 from appo.algorithms.memory.request_table import SplitRequests
+from appo.algorithms.sampling import policy_assignment
 from appo.algorithms.sampling.env_split import EnvSplit
 from appo.algorithms.sampling.policy_assignment import (
     ROLLOUTS_PER_TURN,
-    ROLLOUTS_TO_END,
     EpisodeAssignment,
     SplitAssignment,
 )
@@ -418,16 +418,19 @@ def test_closing_a_split_closes_its_environments():
     assert [env.closed for env in envs] == [1, 1]
 
 
-def test_a_policy_is_given_its_turn_of_a_split_whose_episodes_never_end():
-    played = Played(
-        batch_of([Scripted([CONTINUES]) for _ in range(3)]), policies=3, assignment=SplitAssignment(3, 0, 2)
-    )
+def test_a_policy_is_given_its_turn_of_a_split_whose_episodes_never_end(monkeypatch):
+    monkeypatch.setattr(policy_assignment, "LONGEST_EPISODE", 20)
+    envs = [Scripted([CONTINUES]), Scripted([CONTINUES]), Scripted([CONTINUES] * 30 + [TERMINATES])]
+    played = Played(batch_of(envs), policies=3, assignment=SplitAssignment(3, 0, 2))
     played.play(2 * ROLLOUTS_PER_TURN)
     ids, is_last = rows_of(played, "policy_id"), rows_of(played, "is_last")
     is_first, truncated = rows_of(played, "is_first"), np.concatenate([r["truncated"] for r in played.rollouts])
-    cut = (ROLLOUTS_PER_TURN + ROLLOUTS_TO_END) * T + 1  # the row after the first step of that rollout
-    for lane in range(3):
-        assert np.flatnonzero(is_last[:, lane]).tolist() == [cut]
-        assert np.flatnonzero(truncated[:, lane]).tolist() == [cut - 1]
-        assert np.flatnonzero(is_first[:, lane]).tolist() == [0, cut + 1]
-        assert ids[: cut + 1, lane].tolist() == [0] * (cut + 1) and set(ids[cut + 1 :, lane].tolist()) == {1}
+    cut = 20 * T + 1  # the row after the first step of that rollout
+    for row in range(2):
+        assert np.flatnonzero(is_last[:, row]).tolist() == [cut]
+        assert np.flatnonzero(truncated[:, row]).tolist() == [cut - 1]
+        assert np.flatnonzero(is_first[:, row]).tolist() == [0, cut + 1]
+        assert ids[: cut + 1, row].tolist() == [0] * (cut + 1) and set(ids[cut + 1 :, row].tolist()) == {1}
+    assert not is_last[:, 2].any() and not truncated[:, 2].any()  # these episodes end by themselves
+    assert {int(ids[step, 2]) for step in (0, 31, 62)} == {0} and len(played.episodes) == 4
+    assert {episode.length_frames for _, episode in played.episodes} == {31}  # what was cut is not told of

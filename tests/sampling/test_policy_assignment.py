@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from appo.algorithms.sampling.policy_assignment import (
+    LONGEST_EPISODE,
     ROLLOUTS_PER_TURN,
-    ROLLOUTS_TO_END,
     EpisodeAssignment,
     SplitAssignment,
 )
@@ -86,19 +86,33 @@ def test_an_episode_is_ended_by_the_policy_that_began_it():
     assert assignment.carry(before, after, np.array([0, 1, 0], np.uint8)) and after.tolist() == [1, 2, 1]
 
 
-def test_an_episode_that_does_not_end_is_overdue_once_some_rollouts_after_its_split_changed_hands():
-    assignment, row = SplitAssignment(3, 1, 4), np.array([1, 2, 1], np.int32)
-    found = {}
-    for number in range(2 * ROLLOUTS_PER_TURN):
-        assignment.begin_rollout(number)
-        found[number] = assignment.overdue(row).tolist()
-    assert found.pop(ROLLOUTS_TO_END) == [1]  # policy 1 has the split
-    assert found.pop(ROLLOUTS_PER_TURN + ROLLOUTS_TO_END) == [0, 2]  # policy 2 has it
-    assert not any(found.values())
+def test_an_episode_that_goes_on_for_ever_is_overdue_and_another_policy_follows():
+    """Whichever number of policies takes turns, an endless episode after the other is played by each of them."""
+    for policies in (2, 3, 5, 64):
+        assignment, row, seen = SplitAssignment(policies, 0, policies + 1), np.zeros(1, np.int32), [0]
+        assignment.draw(row)
+        for number in range(policies * LONGEST_EPISODE):
+            assignment.begin_rollout(number)
+            assert (number % LONGEST_EPISODE == 0 and number > 0) == bool(len(assignment.overdue()))
+            if len(assignment.overdue()):
+                assignment.carry(row, row, np.ones(1, np.uint8))
+                seen.append(int(row[0]))
+        assert sorted(seen) == list(range(policies))
+
+
+def test_an_episode_is_overdue_by_its_own_age():
+    assignment, row = SplitAssignment(3, 1, 4), np.zeros(3, np.int32)
+    assignment.draw(row)
+    assignment.begin_rollout(7)
+    assignment.carry(row, row.copy(), np.array([0, 1, 0], np.uint8))
+    assignment.begin_rollout(LONGEST_EPISODE)
+    assert assignment.overdue().tolist() == [0, 2]
+    assignment.begin_rollout(LONGEST_EPISODE + 7)
+    assert assignment.overdue().tolist() == [0, 1, 2]
 
 
 def test_no_episode_is_overdue_where_splits_keep_their_policy():
     assignment = SplitAssignment(2, 1, 4)
-    for number in range(2 * ROLLOUTS_PER_TURN):
-        assignment.begin_rollout(number)
-        assert not len(assignment.overdue(np.zeros(3, np.int32)))
+    assignment.draw(np.zeros(3, np.int32))
+    assignment.begin_rollout(2 * LONGEST_EPISODE)
+    assert not len(assignment.overdue())

@@ -29,7 +29,8 @@ class ActingStep:
             self._trunks = [_TrunkCalls(trunk, finder) for trunk in model.trunks]
             self._heads = model.joined_heads(in_reward_units=True) if len(self._trunks) == 1 else None
         self._state_sizes = [trunk.state_size for trunk in model.trunks]
-        self._autocast = model.autocast if _leaves_products_to_autocast(model, finder.packed) else None
+        needs_autocast = finder.has_met_unknown or _leaves_products_to_autocast(model, finder.packed)
+        self._autocast = model.autocast if needs_autocast and model.dtype != torch.float32 else None
         self._policy_head, self._value_head = model.policy_head, model.value_head
         self._denormalize = model.returns_normalizer.denormalize if model.returns_normalizer is not None else None
         self.packed = frozenset(finder.packed)
@@ -78,9 +79,7 @@ class _TrunkCalls:
 
 
 def _leaves_products_to_autocast(model: ActorCritic, packed: set[nn.Module]) -> bool:
-    """Some layer holds float32 weights and is to multiply in less."""
-    if model.dtype == torch.float32:
-        return False
+    """Some layer holds float32 weights, which would be multiplied as they are."""
 
     def is_left(layer: nn.Module) -> bool:
         return layer not in packed and any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))

@@ -46,16 +46,22 @@ class CallFinder:
         self._packs = packs
         self.packed: set[nn.Module] = set()
         """The layers met so far whose weights were packed."""
+        self.has_met_unknown = False
+        """A module with weights or buffers was met that no rule knows: it may multiply in any dtype."""
 
     def calls_of(self, module: nn.Module) -> list[Call]:
-        """What a module does to one tensor, without the modules in between unless somebody hooks in there."""
-        if module._forward_hooks or module._forward_pre_hooks:
+        """What a module does to one tensor, without the modules in between, but for those that have hooks."""
+        if _has_hooks(module):
+            self.has_met_unknown = True
             return [module]
         packed = self._packed_form(module)
         if packed is not None:
             return [packed]
         rule = _RULES.get(_definer_of_forward(module))
-        return [self._with_packed_layers(module).forward] if rule is None else rule(self, module)
+        if rule is not None:
+            return rule(self, module)
+        self.has_met_unknown |= any(True for _ in (*module.parameters(), *module.buffers()))
+        return [self._with_packed_layers(module).forward]
 
     def step_of(self, core: FeedForwardCore | RecurrentCore) -> Step:
         """What a core does to features and state."""
@@ -65,7 +71,9 @@ class CallFinder:
 
     def _packed_form(self, module: nn.Module) -> Call | None:
         """The layer as a call with packed weights; None for what is no layer, too small, or of a kind not packed."""
-        pack = _PACKED_FORMS.get(_definer_of_forward(module)) if self._packs else None
+        # A hook may make the weights anew for each pass, as `torch.nn.utils.spectral_norm` does.
+        packs = self._packs and not _has_hooks(module)
+        pack = _PACKED_FORMS.get(_definer_of_forward(module)) if packs else None
         packed = pack and pack(module, self._dtype)
         if packed is not None:
             self.packed.add(module)
@@ -116,6 +124,10 @@ def _viewed(module: nn.Module, **changed: Any) -> nn.Module:
     view: nn.Module = object.__new__(type(module))
     view.__dict__.update(module.__dict__ | changed)
     return view
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _definer_of_forward(module: nn.Module) -> type:

@@ -108,10 +108,10 @@ class StallDetector:
     def _stalled_learner(self, now: float) -> Stall | None:
         """One that has something to learn from, and takes and publishes nothing."""
         for policy, progress in enumerate(self._versions):
-            if not self._learns or not progress.has_stood_still(now, self._timeout_s):
-                continue
             settled = np.maximum(self._arrays["taken_sequence"][policy], self._arrays["unplayed_sequence"][policy])
-            if not (self._arrays["ready_sequence"] > settled).any():
+            if not self._learns or not (self._arrays["ready_sequence"] > settled).any():
+                progress.moved = now  # it has nothing to do
+            if not progress.has_stood_still(now, self._timeout_s):
                 continue
             stage = "environments are stepped, and a learner does not learn from it"
             what = f"no new version of policy {policy} for {self._timeout_s:g} s"
@@ -121,10 +121,10 @@ class StallDetector:
     def _stalled_policy_worker(self, now: float) -> Stall | None:
         """One that is asked for actions and answers nothing, while others do."""
         for policy, progress in enumerate(self._frames):
-            if not progress.has_stood_still(now, self._timeout_s) or not self._arrays["policy_begun"].all():
-                continue
             settled = np.maximum(self._arrays["answered"][policy], self._arrays["unasked"][policy])
-            if not (self._arrays["asked"] > settled).any():
+            if not self._arrays["policy_begun"].all() or not (self._arrays["asked"] > settled).any():
+                progress.moved = now  # it has nothing to do
+            if not progress.has_stood_still(now, self._timeout_s):
                 continue
             stage = "other policies act, and a policy worker does not answer"
             what = f"no frame of policy {policy} for {self._timeout_s:g} s"

@@ -1,6 +1,8 @@
 """Acting on a CPU: the numbers of the plain modules, for the weights as they were, which it leaves alone."""
 
 import collections
+import sys
+import types
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.cpu_inference.acting import ActingStep
 from appo.algorithms.models.cpu_inference.calls import CallFinder, through
 from appo.algorithms.models.encoders import resnet_impala
+from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.models.layers import conv
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from tests.models.processors import packs_bf16, packs_float32
@@ -222,3 +225,67 @@ def test_a_hooked_layer_is_not_packed():
     layer.register_forward_hook(lambda module, inputs, output: -output)
     x = torch.randn(2, 3, 8, 8)
     assert torch.equal(through(finder.calls_of(nn.Sequential(layer)), x), layer(x)) and not finder.packed
+
+
+class Hooked(nn.Module):
+    """Its layer's weight is made anew by a hook before each pass."""
+
+    kind, minimum_size = "vector", 1
+
+    def __init__(self, leaf, config):
+        super().__init__()
+        self.layer = nn.utils.spectral_norm(nn.Linear(leaf.shape[0], 256))
+        self.output_size = 256
+
+    def forward(self, x):
+        return self.layer(x) * 2.0
+
+
+class MultipliesByABuffer(nn.Module):
+    """All its layers can be packed, and it multiplies in a dtype of its own besides."""
+
+    kind, minimum_size = "vector", 1
+
+    def __init__(self, leaf, config):
+        super().__init__()
+        self.layer = nn.Linear(leaf.shape[0], 256)
+        self.register_buffer("projection", torch.randn(256, 128))
+        self.output_size = 128
+
+    def forward(self, x):
+        return self.layer(x) @ self.projection
+
+
+LONG = ObservationLeaf("speed", (128,), "float32", "vector")
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    for encoder in (Hooked, MultipliesByABuffer):
+        module = types.ModuleType(encoder.__name__)
+        module.__dict__["Encoder"] = encoder
+        monkeypatch.setitem(sys.modules, f"the_users_{encoder.__name__}", module)
+
+
+@packs_float32
+@pytest.mark.usefixtures("registered")
+def test_a_layer_whose_weight_a_hook_makes_acts_with_the_weights_that_were_adopted():
+    model = build(LONG, encoder="the_users_Hooked:Encoder", use_rnn=False, precision="fp32")
+    policy = PolicyInference(model, 3, "cpu", 0)
+    with torch.no_grad():
+        policy.received.mul_(3.0)
+    policy.adopt_received()
+    observations, rows = {"speed": torch.randn(3, 128)}, torch.arange(3)
+    acted = policy.act(rows, observations, torch.ones(3, dtype=torch.uint8), deterministic=True)
+    with torch.no_grad():
+        unrolled = model.unroll({"speed": observations["speed"][None]}, torch.zeros(3, 0), torch.ones(1, 3))
+    torch.testing.assert_close(acted.values, unrolled.values[0], rtol=1e-4, atol=1e-4)
+
+
+@packs_bf16
+@pytest.mark.usefixtures("registered")
+def test_a_module_that_multiplies_itself_acts_in_the_dtype_of_the_others():
+    model = build(LONG, encoder="the_users_MultipliesByABuffer:Encoder", precision="bf16")
+    observations, state = {"speed": torch.randn(3, 128)}, torch.zeros(3, model.state_size)
+    acted, plain = ActingStep(model)(observations, state), model.act(observations, state)
+    torch.testing.assert_close(acted.parameters, plain.parameters, rtol=0.05, atol=0.05)
