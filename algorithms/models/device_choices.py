@@ -1,7 +1,8 @@
 """Which of two implementations a network uses on a device: the one place where devices differ.
 
 Every choice has two sides that are both correct on any device: tests on the CPU demand numbers and gradients that are
-equal to the rounding of float32. What was measured on CPUs is chosen on CPUs only; all other devices get what torch's own libraries do.
+equal to the rounding of float32. What was measured on CPUs is chosen on CPUs only; all other devices get what torch's
+own libraries do.
 """
 
 from __future__ import annotations
