@@ -80,7 +80,8 @@ def test_others_go_on_to_the_next_policy_so_that_all_get_equal_shares():
 
 def test_an_episode_is_ended_by_the_policy_that_began_it():
     assignment = SplitAssignment(3, 1, 4)
-    before, after = np.full(3, 1, np.int32), np.zeros(3, np.int32)
+    before, after = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    assignment.draw(before)
     assignment.begin_rollout(ROLLOUTS_PER_TURN)
     assert not assignment.carry(before, after, np.zeros(3, np.uint8)) and after.tolist() == [1, 1, 1]
     assert assignment.carry(before, after, np.array([0, 1, 0], np.uint8)) and after.tolist() == [1, 2, 1]
