@@ -14,7 +14,6 @@ Needs the checkout and the packages of requirements-dev.txt, no network; at most
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import sys
@@ -32,7 +31,7 @@ from appo.algorithms.run.config import torch_device
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
-from benchmarks.measuring import POLL_S, MeasurementError, last_line, refuse_output, show, started, tell
+from benchmarks.measuring import POLL_S, MeasurementError, last_line, parser_of, refuse_output, show, started, tell
 from benchmarks.speed import roofline
 
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
@@ -134,10 +133,7 @@ def rows_of(tests: DeviceTests, speeds: Sequence[Speed]) -> list[list[str]]:
         actor_s = terms["environment_s"] + terms["bookkeeping_s"]
         rows += [
             [speed.task, f"{found['measured']:.0f} frames/s; LIMIT {found['limit']:.0f}, R {found['R']:.2f}"],
-            [
-                "  environment and bookkeeping",
-                f"{1e6 * actor_s:.1f} us a step",
-            ],
+            ["  environment and bookkeeping", f"{1e6 * actor_s:.1f} us a step"],
             ["  inference, training", f"{1e6 * terms['inference_s']:.1f}, {1e6 * terms['train_s']:.1f} us a step"],
             ["  first frame", f"{found['run']['first_frame_s']:.1f} s after the command"],
             ["  cores kept busy", f"{found['run']['cores']:.2f} of {terms['cores']}"],
@@ -149,12 +145,7 @@ def rows_of(tests: DeviceTests, speeds: Sequence[Speed]) -> list[list[str]]:
 
 def main(argv: Sequence[str]) -> int:
     """Test, measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("benchmarks.gpu_check", __doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu for a rehearsal")
     parser.add_argument("--tasks", default=",".join(TASKS), help="whose speed is measured")
     parser.add_argument("--seconds", type=float, default=25.0, help="length of the measured window of each run")

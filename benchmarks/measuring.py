@@ -6,6 +6,7 @@ counted, and a name for each process.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -246,6 +247,16 @@ def last_line(log: Path) -> str:
     """The last line with text that a program printed."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     return next(filter(None, reversed(lines)), "it told nothing")
+
+
+def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark's own options. None may be shortened: what begins like one may be an option of a training run."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def refuse_output(out: Path | None) -> None:

@@ -185,8 +185,12 @@ class Decorrelating(Protocol):
 class Cuttable(Protocol):
     """Optional, for a `BatchEnv` of single agents: environments whose episodes can be cut from outside."""
 
-    def cut(self, rows: NDArray[np.int64]) -> None:
-        """Truncate the episodes of these rows after their next step, should they not have ended by then."""
+    def cut(self, rows: NDArray[np.int64]) -> list[int]:
+        """Truncate the episodes of these rows after their next step, should they not have ended by then.
+
+        Returns:
+            The rows for which it can.
+        """
 
 
 @runtime_checkable

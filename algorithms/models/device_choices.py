@@ -1,4 +1,4 @@
-"""Which of two implementations a network uses on a device: the one place where devices differ.
+"""Which of two implementations of a part of a network a device uses.
 
 Every choice has two sides that are both correct on any device: tests on the CPU demand numbers and gradients that are
 equal to the rounding of float32. What was measured on CPUs is chosen on CPUs only; all other devices get what torch's
@@ -35,9 +35,8 @@ class DeviceChoices(NamedTuple):
     """Policy workers keep the weights in the form in which the device multiplies them, see `cpu_inference`."""
 
 
-_IS_AMD = is_cpu_from_amd()
 OF_TORCH = DeviceChoices(*[False] * len(DeviceChoices._fields))
-ON_CPU = DeviceChoices(*[True] * len(DeviceChoices._fields))._replace(has_sigmoid_tanh=_IS_AMD)
+ON_CPU = DeviceChoices(*[True] * len(DeviceChoices._fields))._replace(has_sigmoid_tanh=is_cpu_from_amd())
 _CHOICES = {"cpu": ON_CPU}
 
 

@@ -52,7 +52,8 @@ class PolicyInference:
         """[n] float32 on the CPU: where new weights are written, between two calls of `act`."""
         self._step, packed = acting_function(self.model, self.device)
         self._converted = _convert_large_weights(self.model, packed)
-        self._prepare()
+        if self._converted:
+            self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._state = torch.zeros(num_rows, model.state_size, device=self.device)
         self._needs_elapsed_steps = ELAPSED_STEPS in model.preprocessor.leaves

@@ -158,8 +158,7 @@ class EnvSplit:
             self._blocks.play(self._in_rollout)
             overdue = self.assignment.overdue()
             if len(overdue) and isinstance(self.env, Cuttable):
-                self.env.cut(overdue)
-                self._stats.leave_out(overdue)
+                self._stats.leave_out(self.env.cut(overdue))
         self._ask()
         return True
 

@@ -27,7 +27,7 @@ class EpisodeStats:
         """The episodes now being played began unseen: what remains of them says nothing about their returns."""
         self._was_seen_whole[:] = False
 
-    def leave_out(self, rows: NDArray[np.int64]) -> None:
+    def leave_out(self, rows: list[int]) -> None:
         """The episodes now being played by these rows are not told of: they are cut for reasons of the run."""
         self._was_seen_whole[rows] = False
 

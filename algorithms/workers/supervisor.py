@@ -135,7 +135,7 @@ class Supervisor:
         """Carry commands out, or hand each to the worker that it is for; dropped where that one is not ready yet."""
         for command in commands:
             if isinstance(command, ReplaceWorkers):
-                self._replace_those_named(command)
+                self._replace_workers(command)
             else:
                 self.send(WorkerId(LEARNER, command.policy, 0), command)
 
@@ -219,7 +219,7 @@ class Supervisor:
             self._kill_worker(worker, f"showed no sign of life for {limit} ({option})")
         self._start_successors()
 
-    def _replace_those_named(self, command: ReplaceWorkers) -> None:
+    def _replace_workers(self, command: ReplaceWorkers) -> None:
         self.dump_stacks(self.workers)
         for worker in self.workers:
             if worker.spec.worker.kind == command.kind and command.policy in (None, worker.spec.worker.policy):

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from benchmarks.learning.unseen import random_play
 from benchmarks.learning.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, choose, require_packages
-from benchmarks.measuring import last_line, refuse_output, show, started
+from benchmarks.measuring import last_line, parser_of, refuse_output, show, started
 
 POLL_S = 0.25
 RANDOM_EPISODES = 200
@@ -181,11 +181,7 @@ def _thousands(frames: float) -> str:
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Task]]:
     """What was typed, and the tasks it names; exits when it cannot be done."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learning",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.learning", __doc__)
     suites = (TUNED_SUITE, UNSEEN_SUITE)
     parser.add_argument("--suite", choices=suites, default=TUNED_SUITE, help="tasks with defaults, or without")
     parser.add_argument("--half", choices=HALVES, default=None, help=f"of the suite unseen; {DEVELOPMENT} by default")

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.learning import table
 from benchmarks.learning.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, UnseenTask, choose, require_packages
-from benchmarks.measuring import POLL_S, ROOT, last_line, refuse_output, show, started, tell
+from benchmarks.measuring import POLL_S, ROOT, last_line, parser_of, refuse_output, show, started, tell
 from benchmarks.speed.side_by_side import Refusal, imported_version
 
 PROGRAM = ROOT / "benchmarks" / "peers" / "stable_baselines3_unseen.py"
@@ -260,11 +260,7 @@ def _run(told: dict[str, Any]) -> Run:
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Comparison], str]:
     """What was typed, the runs that there are by task, and the peer's version; exits when it cannot be done."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learning.unseen_beside_sb3",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.learning.unseen_beside_sb3", __doc__)
     parser.add_argument("--peer_python", type=Path, required=True, help="the python of the peer's own environment")
     parser.add_argument("--tasks", default="all", help="comma separated, or all of the half")
     parser.add_argument("--half", choices=HALVES, default=DEVELOPMENT, help="which tasks there are to name")

@@ -9,7 +9,6 @@ resident memory (RSS) beside it counts it in every process. Other programs may r
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.measuring import POLL_S, MeasurementError, last_line, refuse_output, show, started, tell
+from benchmarks.measuring import POLL_S, MeasurementError, last_line, parser_of, refuse_output, show, started, tell
 from benchmarks.ours import kind_of_ours, our_run
 
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
@@ -74,7 +73,7 @@ def memory_of(root: int, policies: int) -> Memory:
         try:
             kind, found = kind_of_ours(member), member.memory_full_info()
         except psutil.NoSuchProcess:
-            continue
+            continue  # it has ended since it was listed
         pss, rss = pss + found.pss / 1e6, rss + found.rss / 1e6
         by_kind[kind] = by_kind.get(kind, 0.0) + found.pss / 1e6
     return Memory(policies, pss, rss, by_kind)
@@ -92,12 +91,7 @@ def rows_of(found: Sequence[Memory]) -> list[list[str]]:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("benchmarks.speed.memory", __doc__)
     parser.add_argument("--policies", default="1,2,4", help="how many, ascending")
     parser.add_argument("--seconds", type=float, default=10.0, help="from the first learning to the measurement")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every number")

@@ -18,7 +18,6 @@ On a GPU, inference and training are seconds of that one device, from the call t
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from appo.envs.preflight import check_environment
 from appo.envs.registry import resolve as resolve_env
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, show
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, parser_of, show
 from benchmarks.ours import kind_of_ours, our_run
 from benchmarks.speed import terms
 
@@ -217,12 +216,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed.roofline",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("benchmarks.speed.roofline", __doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the measured window of the run")
     parser.add_argument("--term_seconds", type=float, default=5.0, help="time for each term")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for every number")

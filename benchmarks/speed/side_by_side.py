@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import psutil
 from rich.console import Console
 
-from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, refuse_output, show
+from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, parser_of, refuse_output, show
 from benchmarks.ours import COMPARISON, FOR_EVER, TASKS, kind_of_ours, our_run
 
 # Longer than our actors take to start at moments spread over a rollout, and than any of the programs takes to settle.
@@ -269,13 +269,7 @@ def as_json(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
     """What was typed, with `options` for our program, and the peer's version; exits when it cannot be done."""
-    # No abbreviations: what begins like one of these options may be one of ours.
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed.side_by_side",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("benchmarks.speed.side_by_side", __doc__)
     parser.add_argument("--peer", choices=tuple(PEERS), default="sample-factory", help="the other framework")
     parser.add_argument("--peer_python", type=Path, required=True, help="the python of the peer's own environment")
     parser.add_argument("--env", choices=tuple(TASKS), required=True, help="the task")

@@ -223,12 +223,15 @@ class SerialVecEnv:
         rows, agents = list(rows), self.spec.agents_per_env
         return [rows[first : first + agents] for first in range(0, len(rows), agents)]
 
-    def cut(self, rows: NDArray[np.int64]) -> None:
+    def cut(self, rows: NDArray[np.int64]) -> list[int]:
         """See `Cuttable`."""
+        agents, can_be_cut = self.spec.agents_per_env, []
         for row in rows.tolist():
-            adapter = self._adapters[row // self.spec.agents_per_env]
+            adapter = self._adapters[row // agents]
             if isinstance(adapter, SingleEnvAdapter):  # agents that share an environment end together
                 adapter.is_to_be_cut = True
+                can_be_cut.append(row)
+        return can_be_cut
 
     def decorrelate(self, how: Decorrelation, out: StepArrays) -> NDArray[np.int64]:
         """Start anew, then take each environment a different number of random steps into its episodes.

@@ -265,6 +265,6 @@ def test_an_environment_of_agents_is_not_cut_from_outside():
     batch = SerialVecEnv([ScriptedParallel({}, {}, {})], [EnvContext()])
     out = step_arrays(batch.spec, 1)
     batch.reset(out)
-    batch.cut(np.array([0, 1]))
+    assert batch.cut(np.array([0, 1])) == []
     batch.step(np.zeros((3, 1)), out)
     assert not out.truncated.any() and not out.is_last.any()

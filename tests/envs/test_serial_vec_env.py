@@ -448,7 +448,7 @@ def test_an_episode_is_cut_after_its_next_step_unless_it_ends_there():
     out = step_arrays(batch.spec, batch.num_envs)
     batch.reset(out)
     batch.step(np.zeros((3, 1)), out)
-    batch.cut(np.array([0, 1]))
+    assert batch.cut(np.array([0, 1])) == [0, 1]
     batch.step(np.zeros((3, 1)), out)
     assert out.truncated.tolist() == [1, 0, 0] and out.terminated.tolist() == [0, 1, 0]
     assert out.is_last.tolist() == [1, 0, 0] and out.observations["obs"][0].tolist() == [1.0, 2.0]

@@ -174,6 +174,8 @@ def test_one_policy_worker_of_two_that_answers_nothing_is_found_while_the_other_
     second, stall = stall_of_two(two, frames=(1, 0))
     assert second == 11 and (stall.culprits, stall.policy) == (POLICY_WORKER, 1)
     assert stall.what == "no frame of policy 1 for 10 s"
+    two["policy_begun"][0] = 0  # the other's weights are not its own
+    assert stall_of_two(two, frames=(1, 0)) is not None
     two["policy_begun"][1] = 0  # it has no weights to act with yet
     assert stall_of_two(two, frames=(1, 0)) is None
 

@@ -49,7 +49,9 @@ class _Progress:
         if count != self._count:
             self._count, self.moved, self._stalls = count, now, 0
 
-    def has_stood_still(self, now: float, timeout_s: float) -> bool:
+    def has_stood_still(self, now: float, timeout_s: float, *, has_work: bool = True) -> bool:
+        if not has_work:
+            self.moved = now
         return now - self.moved > timeout_s
 
     def told(self, now: float) -> int:
@@ -109,9 +111,8 @@ class StallDetector:
         """One that has something to learn from, and takes and publishes nothing."""
         for policy, progress in enumerate(self._versions):
             settled = np.maximum(self._arrays["taken_sequence"][policy], self._arrays["unplayed_sequence"][policy])
-            if not self._learns or not (self._arrays["ready_sequence"] > settled).any():
-                progress.moved = now  # it has nothing to do
-            if not progress.has_stood_still(now, self._timeout_s):
+            has_work = self._learns and bool((self._arrays["ready_sequence"] > settled).any())
+            if not progress.has_stood_still(now, self._timeout_s, has_work=has_work):
                 continue
             stage = "environments are stepped, and a learner does not learn from it"
             what = f"no new version of policy {policy} for {self._timeout_s:g} s"
@@ -122,9 +123,10 @@ class StallDetector:
         """One that is asked for actions and answers nothing, while others do."""
         for policy, progress in enumerate(self._frames):
             settled = np.maximum(self._arrays["answered"][policy], self._arrays["unasked"][policy])
-            if not self._arrays["policy_begun"].all() or not (self._arrays["asked"] > settled).any():
-                progress.moved = now  # it has nothing to do
-            if not progress.has_stood_still(now, self._timeout_s):
+            # Without its learner's first weights it cannot answer; those of a frozen policy are there from the start.
+            has_weights = policy >= len(self._versions) or self._arrays["policy_begun"][policy]
+            has_work = bool(has_weights and (self._arrays["asked"] > settled).any())
+            if not progress.has_stood_still(now, self._timeout_s, has_work=has_work):
                 continue
             stage = "other policies act, and a policy worker does not answer"
             what = f"no frame of policy {policy} for {self._timeout_s:g} s"
