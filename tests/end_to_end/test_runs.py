@@ -113,7 +113,8 @@ def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     assert second.end() == 0, second.output
     after = json.loads((first.folder / "summary.json").read_text())
     lines = [json.loads(line) for line in (first.folder / "metrics.jsonl").read_text().splitlines()]
-    assert before["env_frames"] < 20000 and after["env_frames"] >= 40000
+    # The first run ends by its own budget, which a driver on a busy machine sees a few tenths of a second late.
+    assert before["env_frames"] < 30000 and after["env_frames"] >= 40000
     assert after["policies"][0]["train_steps"] > before["policies"][0]["train_steps"]
     assert after["policies"][0]["episodes"] > before["policies"][0]["episodes"]
     assert after["train_seconds"] > before["train_seconds"]
