@@ -38,7 +38,7 @@ from appo.utils.options import ConfigError
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
-FITTED = "chosen for this environment"  # the origin of what follows from its spaces and random play
+FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _HELP = {"-h", "--help"}
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
@@ -220,15 +220,23 @@ def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
 
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
-    """A table of every option that differs from its declared default, and of the layer that set it."""
+    """A table of every option that was fitted or differs from its declared default, and of the layer that set it."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("option", "value", "set by", title=f"{resolved.config.env.env}: options other than their defaults")
+    table = Table(title=f"{resolved.config.env.env}: options other than their defaults")
+    table.add_column("option", no_wrap=True)
+    table.add_column("value")
+    table.add_column("set by")
+    if any(origin.startswith(FITTED) for origin in resolved.origins.values()):
+        table.caption = (
+            "fitted: from the environment's spaces and a moment of random play; docs/environments.md explains"
+        )
     options = cli.declared_options(_groups_of(resolved.config))
     for name, value in _values_of(resolved.config).items():
-        if value != options[name].default:
-            table.add_row(name, cli.to_text(value), resolved.origins[name])
+        origin = resolved.origins.get(name, "")
+        if value != options[name].default or origin.startswith(FITTED):
+            table.add_row(name, cli.to_text(value), origin)
     (console or Console()).print(table)
 
 
@@ -282,7 +290,8 @@ def _merge_layers(
     lower = {name: value for layer in layers.values() for name, value in layer.items()}
     for name, choice in (choices or {}).items():
         lower.setdefault(name, choice.value)
-    reasons = {name: choice.reason for name, choice in (choices or {}).items()}
+    reasons = dict.fromkeys(layers[FAMILY_DEFAULTS], FAMILY_DEFAULTS)
+    reasons |= {name: f"{FITTED}: {choice.reason}" for name, choice in (choices or {}).items()}
     parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons)
     if not env:
         raise ConfigError(_NO_ENV)

@@ -69,7 +69,7 @@ def choose(
 
 def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> dict[str, Choice]:
     remembers = given.get("use_rnn", spec.needs_memory)
-    asked = "memory requested" if spec.needs_memory else "no memory requested"
+    asked = "needs_memory is declared" if spec.needs_memory else "needs_memory is not declared"
     choices = {"use_rnn": Choice(spec.needs_memory, asked)}
     numbers = _numbers(spec)
     if numbers:
@@ -87,11 +87,11 @@ def _network(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> di
     width, why = 64 if numbers <= _MANY_NUMBERS else 128, f"{numbers} inputs"
     if remembers:
         width, why = 128, "memory"
-    usual = Choice(True, "shared memory") if remembers else Choice(False, "small network")
+    usual = Choice(True, "one recurrent core for both") if remembers else Choice(False, "small network")
     sharing = choices.setdefault("actor_critic_share_weights", usual)
     shares = given.get("actor_critic_share_weights", sharing.value)
     return choices | {
-        "critic_sees_time": Choice(not shares, "shared network" if shares else "network of its own"),
+        "critic_sees_time": Choice(not shares, "critic shares the network" if shares else "critic has its own network"),
         "mlp_layers": Choice(str(width) if remembers else f"{width},{width}", why),
         "encoder_extra_fc_layers": Choice(0, "vector observations"),
         "hidden_size": Choice(width, why),
@@ -158,10 +158,10 @@ def _data(spec: EnvSpec, profile: EnvProfile, values: Mapping[str, Any]) -> dict
         "num_batches_per_iteration": Choice(batches, "one rollout together"),
     }
     if remembers:
-        choices["rnn_chrono_init"] = Choice(rollout, "rollout")
+        choices["rnn_chrono_init"] = Choice(rollout, "length of the rollout")
     batches = values.get("num_batches_per_iteration", batches)
     # The clipped ratio compares with the weights that acted: the older these, the less several epochs can learn.
-    choices["num_minibatches_to_accumulate"] = Choice(batches, "fresh data")
+    choices["num_minibatches_to_accumulate"] = Choice(batches, "one iteration under way")
     lag = _ITERATIONS_OF_LAG * values["ppo_epochs"] * batches
     if lag > values["usual_policy_lag"]:
         choices["max_policy_lag"] = Choice(lag, "many optimizer steps")
@@ -225,9 +225,9 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
         "ppo_epochs": Choice(8, "continuous actions") if is_continuous else Choice(4, "discrete actions"),
         "ppo_clip_ratio": Choice(0.2, "several epochs"),
         "normalize_returns": Choice(True, "unknown scale"),
-        "advantage_noise": Choice(0.02, "unknown task"),
-        "max_grad_norm": Choice(1.0, "unknown task"),
-        "adam_eps": Choice(1e-5, "unknown task"),
+        "advantage_noise": Choice(0.02, "suits most tasks"),
+        "max_grad_norm": Choice(1.0, "suits most tasks"),
+        "adam_eps": Choice(1e-5, "suits most tasks"),
     }
     if given.get("normalize_returns", True):
         choices["ppo_clip_value"] = Choice(math.inf, "normalised returns")
@@ -241,9 +241,9 @@ def _objective(spec: EnvSpec, profile: EnvProfile, given: Mapping[str, Any]) -> 
     else:
         choices["exploration_loss_coeff"] = Choice(0.01, "discrete actions")
     if _pays_ends(profile):
-        choices["gamma"] = Choice(_END_GAMMA, "no earlier reward")
+        choices["gamma"] = Choice(_END_GAMMA, "only ends are rewarded")
     if _pays_late(profile):
-        choices["gae_lambda"] = Choice(_late_lambda(profile), "no earlier reward")
+        choices["gae_lambda"] = Choice(_late_lambda(profile), "only ends are rewarded")
     return choices
 
 

@@ -14,12 +14,24 @@ and whatever else a run keeps for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 # As many digits as a checkpoint's name has for frames.
 MOST_COUNTED = 10**15 - 1
 _MOST_SECONDS = 1e11
 _ADDED_LATER = ("reports_true_reward",)  # older checkpoints lack these
+
+
+class Spent(NamedTuple):
+    """What earlier starts of an experiment have spent of its budget."""
+
+    env_frames: int = 0
+    train_seconds: float = 0.0
+
+    def with_policy(self, state: Mapping[str, Any]) -> Spent:
+        """Policies add up in frames; they have trained side by side."""
+        seconds = max(self.train_seconds, float(state["train_seconds"]))
+        return Spent(self.env_frames + int(state["env_frames"]), seconds)
 
 
 def why_unusable(state: Any) -> str:

@@ -186,6 +186,8 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=4, cutoff=0.5)]
     suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
+    if Path(f"{name}.py").is_file():
+        suggestion = f"{name}.py lies here: type --env={name}:<its class or function>."
     return ConfigError(
         f"unknown environment --env={name}; {suggestion} An environment of your own is known as "
         f"my_package.my_module:make_env, or after appo.envs.registry.register_env(name, factory)"
@@ -259,6 +261,12 @@ def _import_factory(name: str) -> EnvFamily:
 def _imported(name: str, folder: str) -> Callable[..., Any]:
     """The factory of `module:attribute`, or of `module:Id-v0` for an id that the module registers with Gymnasium."""
     module_name, _, attribute = name.partition(":")
+    if "/" in module_name or module_name.endswith(".py"):
+        path = Path(module_name).with_suffix("")
+        raise ConfigError(
+            f"--env={name}: {module_name!r} is a file, not the name of a module; start from {path.parent.absolute()} "
+            f"with --env={path.name}:{attribute}"
+        )
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -266,7 +274,10 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
             module = importlib.import_module(module_name)
     except FAILURES as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"--env={name}: cannot import {module_name!r} from {folder}: {reason}") from error
+        here = [path.stem for path in Path(folder).glob("*.py")] if isinstance(error, ModuleNotFoundError) else []
+        close = difflib.get_close_matches(module_name, here, n=1)
+        suggestion = f"; did you mean {close[0]}:{attribute}?" if close and close[0] != module_name else ""
+        raise ConfigError(f"--env={name}: cannot import {module_name!r} from {folder}: {reason}{suggestion}") from error
     factory = getattr(module, attribute, None)
     if callable(factory):
         return factory
@@ -274,7 +285,8 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
 
     if attribute in gymnasium.registry:
         return lambda context: gymnasium.make(attribute, **render_arguments(context))
-    close = difflib.get_close_matches(attribute, dir(module), n=1)
+    factories = [each for each in dir(module) if callable(getattr(module, each)) and not each.startswith("_")]
+    close = difflib.get_close_matches(attribute, factories, n=1)
     suggestion = f"; did you mean {module_name}:{close[0]}?" if close else ""
     raise ConfigError(f"--env={name}: {module_name!r} has no function or class {attribute!r}{suggestion}")
 

@@ -136,13 +136,6 @@ def move_to_cores(cores: Iterable[int]) -> None:
                     os.sched_setaffinity(thread.id, wanted)
 
 
-def move_this_thread(cores: Iterable[int]) -> None:
-    """Like `move_to_cores`, for the thread that calls; takes microseconds."""
-    if hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, set(cores))
-
-
 def usable_cores() -> list[int]:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

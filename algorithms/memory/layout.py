@@ -1,4 +1,6 @@
-"""THE table: every shared array with its shape, dtype, the one who writes it and those who read it.
+"""THE table: every shared array with its shape, dtype, its writer and its readers.
+
+Weights and snapshots lie in buffers of their own (`memory.weights`), each written by the learner of its policy.
 
 Every cell has exactly one writer, so no lock is needed. The writer of a sequence number writes it last, after the
 data that it announces; its reader reads it first.
@@ -155,7 +157,6 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
         ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
         ArraySpec("train_steps", learning, "i8", "learner", "driver", "optimizer steps, over all runs"),
-        ArraySpec("awaits_batch", learning, "u1", "learner", "policy", "1: no batch, the learner sleeps"),
         ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame budget that is spent"),
         ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),

@@ -27,8 +27,6 @@ class DeviceChoices(NamedTuple):
     """The gradient of a layer with few inputs is computed the other way round."""
     loops_over_steps: bool
     """Recurrent layers run over time in Python and reset states there, not over episodes by the device's library."""
-    has_own_elu: bool
-    """ELU in a few operations that are exact to float32, not by expm1."""
     has_sigmoid_tanh: bool
     """tanh by way of the sigmoid."""
     packs_weights: bool

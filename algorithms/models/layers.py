@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from appo.algorithms.models.activations import Elu, Tanh
+from appo.algorithms.models.activations import Tanh
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.convolutions import PixelConv
 from appo.algorithms.models.device_choices import choices_for
@@ -27,7 +27,7 @@ _FEW_INPUTS, _WORTH_TRANSPOSING = 16, 32_768
 def activation(config: ModelConfig, *, in_place: bool = False) -> nn.Module:
     """The nonlinearity of the options. In place, what it is given is lost, and less is kept for the gradient."""
     if config.nonlinearity == "elu":
-        return Elu(in_place=in_place)
+        return nn.ELU(inplace=in_place)
     return nn.ReLU(inplace=in_place) if config.nonlinearity == "relu" else Tanh(in_place=in_place)
 
 

@@ -85,10 +85,9 @@ class SerialWorkerPool:
         job = KINDS[LEARNER].job(plan, worker)
         learner = LearnerCore(arrays, shared.weights[policy], shared.snapshots[policy], counters, job)
         assembler = BatchAssembler(arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
-        bell, awaits_batch = shared.bells.of(worker), arrays["awaits_batch"][policy : policy + 1]
-        staging = [learner.staging()]
+        bell, staging = shared.bells.of(worker), [learner.staging()]
         self._learners.append(learner)
-        self._prefetchers.append(BatchPrefetcher(assembler, staging, bell, lambda _: None, counters, awaits_batch))
+        self._prefetchers.append(BatchPrefetcher(assembler, staging, bell, lambda _: None, counters))
 
     def _build_policy(self, plan: RunPlan, shared: SharedResources, worker: WorkerId) -> None:
         arrays, policy, job = shared.arrays, worker.policy, KINDS[POLICY_WORKER].job(plan, worker)

@@ -13,11 +13,13 @@ from pathlib import Path
 from appo.algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
+from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.sinks.terminal import status_line
 from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
 from appo.algorithms.run.experiment import Experiment
+from appo.algorithms.run_state import Spent
 from appo.algorithms.workers.jobs import ModelJob
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
 from appo.algorithms.workers.restarts import RestartLimits
@@ -94,18 +96,22 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         available_mb = resources.check_memory(config, sizes)
         resources.check_descriptors(sizes)
         require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
-        _check_model(
-            resources.model_job(config, spec, torch_device(config.run.device), available_mb), config, launcher, stop
-        )
+        job = resources.model_job(config, spec, torch_device(config.run.device), available_mb)
+        spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
         return _fail(str(error)) if stop.received is None else stop.exit_code
-    if stop.received is not None:
+    if spent is None or stop.received is not None:
         return stop.exit_code
+    budget = Budget(config.run.train_for_env_steps, config.run.train_for_seconds)
+    if spent.env_frames and budget.spent(*spent) >= 1.0:
+        print(_tell_spent(budget, spent, config))
+        return 0
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
         for warning in checked.warnings:
             log.warning("%s", warning)
+        log.info("%s: %s", config.env.env, spec.describe())
         print_origins(resolved)
         return _drive(config, spec, sizes, experiment, launcher, stop)
     finally:
@@ -208,8 +214,21 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
     return checked
 
 
-def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> None:
+def _tell_spent(budget: Budget, spent: Spent, config: TrainConfig) -> str:
+    """For a run that has nothing left to do."""
+    reason = budget.reason(spent.env_frames)
+    option = reason.removeprefix("reached ").partition("=")[0]
+    return (
+        f"experiment {config.run.experiment} has {reason} before: {spent.env_frames} env frames in "
+        f"{spent.train_seconds:.0f} s; nothing was changed. To go on, type a larger --{option}; to begin anew, "
+        "--restart_behavior=restart"
+    )
+
+
+def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> Spent | None:
     """Build the networks once, in a process of their own, or here where everything is.
+
+    What earlier starts have spent of the budget comes back; None when a signal came first.
 
     Raises:
         RunFailed: the process died.
@@ -218,10 +237,14 @@ def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, 
     if config.workers.serial_mode:
         from appo.algorithms.workers.model_check import check_model
 
-        check_model(job)
-    else:
-        limit, is_stopped = TimeLimit(MODEL_CHECK_S), lambda: stop.received is not None
-        launcher.run_once(resources.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
+        return check_model(job)
+    limit = TimeLimit(MODEL_CHECK_S)
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
+    spent: Spent | None = launcher.run_once(resources.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
+    return spent
 
 
 def _fail(cause: str) -> int:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
 
 from appo.algorithms.memory.collate import BatchAssembler, Staging
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
@@ -28,13 +24,11 @@ class BatchPrefetcher:
         bell: Doorbell,
         ring_actors: Callable[[set[int]], None],
         counters: WorkerCounters,
-        awaits_batch: NDArray[np.uint8],
         pacer: ReleasePacer | None = None,
     ) -> None:
         """With two stagings a thread fills one while the caller trains on the other; with one the caller fills it.
 
-        `awaits_batch` [1] is 1 while the caller sleeps in `next`. `pacer`: decides when blocks are given back; with one
-        staging only, and `between_minibatches` has to be called.
+        `pacer`: decides when blocks are given back; with one staging only, and `between_minibatches` has to be called.
         """
         assert pacer is None or len(stagings) == 1, "a prefetcher with a pacer prepares nothing ahead"
         self._pacer = pacer
@@ -42,8 +36,6 @@ class BatchPrefetcher:
         self._bell = bell
         self._ring_actors = ring_actors
         self._counters = counters
-        self._awaits_batch = awaits_batch
-        self._awaits_batch[0] = 0  # a predecessor may have died asleep
         self._staging = stagings[0]
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -68,8 +60,7 @@ class BatchPrefetcher:
         while not self._fill(self._staging):
             if (left_s := deadline - time.monotonic()) <= 0:
                 return None
-            with self._asleep():
-                self._bell.wait(min(left_s, LONGEST_SLEEP_S))
+            self._bell.wait(min(left_s, LONGEST_SLEEP_S))
             self._counters.lap(Timer.LEARNER_WAIT_BATCH)
             if self._pacer is not None and self._pacer.is_overdue():
                 self._assembler.holds = False
@@ -121,22 +112,13 @@ class BatchPrefetcher:
 
     def _next_of_thread(self, timeout_s: float) -> Staging | None:
         try:
-            with self._asleep() if self._full.empty() else nullcontext():
-                staging = self._full.get(timeout=timeout_s)
+            staging = self._full.get(timeout=timeout_s)
         except queue.Empty:
             if self._error is not None:
                 raise RuntimeError("the thread that prepares batches failed") from self._error
             staging = None
         self._counters.lap(Timer.LEARNER_WAIT_BATCH)
         return staging
-
-    @contextmanager
-    def _asleep(self) -> Iterator[None]:
-        self._awaits_batch[0] = 1
-        try:
-            yield
-        finally:
-            self._awaits_batch[0] = 0
 
     def _fill_ahead(self) -> None:
         try:

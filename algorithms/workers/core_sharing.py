@@ -2,15 +2,15 @@
 
 Where such actors only play, and no learner moves from core to core, policy workers have cores of their own: what
 computes for milliseconds on the core of an actor delays each of the hundreds of hand-overs between it and its engines.
-On two cores doom_basic played 12.0k frames per second that way against 9.0k; with a learner it made 4.8k against 6.4k.
+On two cores doom_basic played 1.20 (with 95 % confidence 1.17 to 1.24) times as many frames that way; with a learner it
+made 4.8k against 6.4k frames per second.
 
 On two cores where something is learned on the CPU, actors with engines and policy workers keep to one core while the
-learner, which computes with one thread, trains. Then nobody takes turns with the learner, whose data would be out of
-the caches each time; and since the others share a core, they lose nothing by waiting for each other: every batch of
-actions is for all of them. Where the learner always has a batch, as in float32, doom_basic made 4965 frames per second
-that way, and 4013 with policy worker and actors on both cores (1.25, with 95 % confidence 1.17 to 1.34). Whenever the
-learner sleeps, policy workers compute on its core: where it slept for 0.45 of the time, as in bf16, that made 1.17 of
-the frames. Where it sleeps even so for half of the time, actors are what everyone waits for, and all spread over both.
+learner, which computes with one thread, trains. Then no process takes turns with the learner, whose data would be out
+of the caches each time; and since the others share a core, they lose nothing by waiting for each other: every batch of
+actions is for all of them. Where the learner always has a batch, as in float32, doom_basic made 1.18 (1.13 to 1.23)
+times the frames. In bf16 the learner is faster, so that the actors on their one core let it starve (0.97): then all
+spread over both cores again, and it is long before that is tried once more.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.workers.jobs import RunPlan
 from appo.algorithms.workers.placement import Placement, place_actor, place_torch_worker
 from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER, Roster, WorkerId
-from appo.utils.processes import move_this_thread, move_to_cores, usable_cores
+from appo.utils.processes import move_to_cores, usable_cores
 
 LOOK_EVERY_S = 5.0
-_BUSY, _STARVED = 0.1, 0.5  # share of its time that a learner waits for batches: below, above
+_BUSY, _STARVED = 0.1, 0.25  # share of its time that a learner waits for batches: below, above
+TRY_AGAIN_S = 600.0
 _OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER")]
 
 
@@ -76,6 +77,7 @@ class CoreSharing:
         self._next_look = time.monotonic() + LOOK_EVERY_S if placement.shared_cores else float("inf")
         self._before = self._spent()
         self.is_on = False
+        self._not_before = 0.0
 
     def follow(self) -> None:
         """Move to the shared cores, or back, if it is time."""
@@ -89,36 +91,14 @@ class CoreSharing:
         self._before = waited, total
         if min(waiting, in_all) < 0.0:  # a successor counts from zero
             return
-        if self.is_on != (wanted := waiting < (_STARVED if self.is_on else _BUSY) * in_all):
-            self.is_on = wanted
-            move_to_cores(self._shared_cores if wanted else self._anywhere)
+        if self.is_on and waiting >= _STARVED * in_all:
+            self.is_on, self._not_before = False, time.monotonic() + TRY_AGAIN_S
+            move_to_cores(self._anywhere)
+        elif not self.is_on and waiting < _BUSY * in_all and time.monotonic() >= self._not_before:
+            self.is_on = True
+            move_to_cores(self._shared_cores)
 
     def _spent(self) -> tuple[float, float]:
         """Seconds that learners have waited for batches, and that they have spent in all."""
         of_learners = self._timers[:, _OF_LEARNERS].sum(0)
         return float(of_learners[_OF_LEARNERS.index(Timer.LEARNER_WAIT_BATCH)]), float(of_learners.sum())
-
-
-class PolicyCoreSharing(CoreSharing):
-    """The same for a policy worker, which computes on the learner's core whenever the learner sleeps."""
-
-    def __init__(self, arrays: SharedArrays, placement: Placement, policy: int) -> None:
-        """For one that acts for `policy` in the thread that calls."""
-        super().__init__(arrays, placement)
-        self._awaits_batch = arrays["awaits_batch"][policy : policy + 1]
-        self._learners = tuple(core for core in usable_cores() if core not in placement.shared_cores)
-        self._borrows_learner_core = False
-
-    @property
-    def shares_core(self) -> bool:
-        """With all of the actors."""
-        return self.is_on and not self._borrows_learner_core
-
-    def follow(self) -> None:
-        """To be called before each batch: takes the learner's core, or leaves it, in microseconds."""
-        super().follow()
-        borrows_learner_core = self.is_on and bool(self._awaits_batch[0])
-        if self._borrows_learner_core != borrows_learner_core:
-            self._borrows_learner_core = borrows_learner_core
-            if self.is_on:
-                move_this_thread(self._learners if borrows_learner_core else self._shared_cores)

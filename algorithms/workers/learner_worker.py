@@ -57,10 +57,7 @@ class LearnerWorker(Worker):
         ahead = job.learning.train_in_background_thread and not waits
         stagings = [self._core.staging() for _ in range(2 if ahead else 1)]
         self.report(self._core.begin(), *self._core.pop_reports())
-        bell, awaits_batch = bells.own, self.arrays["awaits_batch"][job.policy : job.policy + 1]
-        self._prefetcher = BatchPrefetcher(
-            assembler, stagings, bell, self._ring_actors, self.counters, awaits_batch, pacer
-        )
+        self._prefetcher = BatchPrefetcher(assembler, stagings, bells.own, self._ring_actors, self.counters, pacer)
         self._next_report = 0.0
         self._actors_stop = self.arrays["stop"][: self.arrays.sizes.actors]
         for bell in bells.of_kind(POLICY_WORKER):

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from appo.algorithms.checkpoints import CheckpointError
+from appo.algorithms.checkpoints import Checkpoint, CheckpointError
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic, build_trunks
 from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.run_state import Spent
 from appo.algorithms.specs import action_spec, observed
 from appo.algorithms.workers import checkpoint_fit
 from appo.algorithms.workers.jobs import ModelJob
@@ -37,8 +38,8 @@ _COPIES_PER_POLICY = 4 + 2 + _COPIES_PER_SNAPSHOT + 3
 _COPIES_PER_POLICY_WORKER = 2  # as they were received, and as the layers multiply with them
 
 
-def check_model(job: ModelJob) -> None:
-    """Build, act, unroll; compare with the checkpoints that the run would go on from.
+def check_model(job: ModelJob) -> Spent:
+    """Build, act, unroll; compare with the checkpoints that the run would go on from, and tell what these have spent.
 
     Raises:
         ConfigError: it cannot be; in one line.
@@ -65,8 +66,11 @@ def check_model(job: ModelJob) -> None:
         with _explained("used to act"):
             inference = PolicyInference(model, _ROWS, "cpu", seed=0)
             inference.act(torch.arange(_ROWS), observations, torch.ones(_ROWS, dtype=torch.uint8))
+        spent = Spent()
         for folder in job.checkpoint_dirs:
-            _check_checkpoint(folder, job, own)
+            if found := _check_checkpoint(folder, job, own):
+                spent = spent.with_policy(found.payload["run_state"])
+        return spent
 
 
 def _require_room(job: ModelJob) -> None:
@@ -121,13 +125,14 @@ def _observations(leaves: tuple[ObservationLeaf, ...]) -> dict[str, Tensor]:
     return observations
 
 
-def _check_checkpoint(folder: Path, job: ModelJob, own: dict[str, Tensor]) -> None:
+def _check_checkpoint(folder: Path, job: ModelJob, own: dict[str, Tensor]) -> Checkpoint | None:
     try:
         found = checkpoint_fit.find(folder, job.load_kind, job.best_metric)
         if found is not None:
             checkpoint_fit.require_fit(found, own)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
+    return found
 
 
 @contextmanager

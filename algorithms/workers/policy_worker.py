@@ -11,7 +11,7 @@ from appo.algorithms.memory.counters import Timer
 from appo.algorithms.memory.request_table import PolicyRequests, Slabs
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
-from appo.algorithms.workers.core_sharing import PolicyCoreSharing
+from appo.algorithms.workers.core_sharing import CoreSharing
 from appo.algorithms.workers.jobs import PolicyJob
 from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
@@ -31,7 +31,7 @@ ABSENT_FOR_S = 1.0
 class PolicyWorker(Worker):
     """Answers requests for actions; computes no gradient and steps no environment.
 
-    Reads:   asked counters and observations (actors), published weights, timers, sleep (learner)
+    Reads:   asked counters and observations (actors), published weights, timers (learner)
     Writes:  actions, log-probabilities, values, recurrent states into blocks; answered counters
     """
 
@@ -51,7 +51,7 @@ class PolicyWorker(Worker):
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
         # Splits whose recurrent states a predecessor has taken with it.
         self._without_state = np.ones((sizes.actors, sizes.splits), np.bool_)
-        self._core_sharing = PolicyCoreSharing(self.arrays, self.start.placement, job.policy)
+        self._core_sharing = CoreSharing(self.arrays, self.start.placement)
         self._batcher = DynamicBatcher(requests)
 
     def step(self) -> None:
@@ -80,7 +80,7 @@ class PolicyWorker(Worker):
             self.bells.own.wait(LONGEST_SLEEP_S)
             waiting = requests.count()
         self._core_sharing.follow()
-        self._batcher.shares_core = self._core_sharing.shares_core
+        self._batcher.shares_core = self._core_sharing.is_on
         deadline = time.monotonic() + self._batcher.batch_timeout_s
         while 0 < waiting < self._batcher.size():
             if (left_s := deadline - time.monotonic()) <= 0:

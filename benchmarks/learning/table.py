@@ -3,9 +3,9 @@
     python -m benchmarks.learning --tasks=cartpole,pendulum --seeds=3 --out=learning.json
     python -m benchmarks.learning --suite=unseen [--half=development|report|all] [--tasks=...] [--measure_random]
 
-Every run is a whole `train_appo.py` with no option but the environment, unless the task's row says more, and it is
-stopped as soon as the mean return of its last 100 episodes is at the bar. The table shows, per task, how many seeds
-reached it, the frames and the seconds at which they did, and the bar's limits.
+To be started in the root of the checkout. Every run is a whole `train_appo.py` with no option but the environment,
+unless the task's row says more, and it is stopped as soon as the mean return of its last 100 episodes is at the bar.
+The table shows, per task, how many seeds reached it, the frames and the seconds at which they did, and its limits.
 
 The suite `unseen` has the tasks that no default was made for (`benchmarks/learning/unseen`); its bar is a good score,
 and the table says besides what random play earns and how many seeds came clearly above it. Only the development half
@@ -15,6 +15,7 @@ may be looked at while defaults are made, so that is the half that runs unless a
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import signal
 import statistics
@@ -95,13 +96,18 @@ class Outcome(NamedTuple):
     frames: int
     seconds: float  # from the command to the bar, start-up included
     best: float
-    exit_code: int
+    exit_code: int  # 130: it was stopped at the bar
     last: float  # mean return of the last 100 episodes when it was over
 
     @property
     def has_failed(self) -> bool:
         """It ended neither with its frames nor because it was stopped at the bar."""
         return self.exit_code not in (0, 128 + signal.SIGINT)
+
+    def __str__(self) -> str:
+        how = "reached its bar" if self.reached else "did not reach its bar"
+        measured = f"{_thousands(self.frames)} frames, {self.seconds:.0f} s, best mean of 100 {self.best:.4g}"
+        return f"{self.task}, seed {self.seed}: {how}; {measured}"
 
 
 def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
@@ -215,7 +221,10 @@ def _tuned_tasks(chosen: argparse.Namespace) -> dict[str, Task]:
         raise ValueError(f"--half and --measure_random are for --suite={UNSEEN_SUITE}")
     names = list(TASKS) if chosen.tasks == "all" else chosen.tasks.split(",")
     if unknown := [name for name in names if name not in TASKS]:
-        raise ValueError(f"unknown tasks {', '.join(unknown)}; there are {', '.join(TASKS)}")
+        close = difflib.get_close_matches(unknown[0], TASKS, n=2)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        hint = f"; {unknown[0]} is a task of --suite={UNSEEN_SUITE}" if unknown[0] in UNSEEN else hint
+        raise ValueError(f"unknown tasks {', '.join(unknown) or '(empty)'}; there are {', '.join(TASKS)}{hint}")
     return {name: TASKS[name] for name in names}
 
 
@@ -233,6 +242,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, task in tasks.items():
             for seed in range(1, chosen.seeds + 1):
+                report(f"{name}, seed {seed}: at most {_thousands(task.frames)} frames ...")
                 outcomes.append(run(name, task, seed, Path(folder)))
                 report(str(outcomes[-1]))
                 if outcomes[-1].has_failed:

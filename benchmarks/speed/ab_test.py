@@ -168,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
             ):
                 rates = take_turns(ours, theirs, chosen.turns, chosen.seconds)
         except MeasurementError as error:
-            print(f"paired: {error}", file=sys.stderr)
+            print(f"ab_test: {error}", file=sys.stderr)
             return 1
     named = zip(("this", str(chosen.other)), rates, strict=True)
     show(COLUMNS, [[n, f"{statistics.median(r):.0f}", f"{min(r):.0f}", f"{max(r):.0f}"] for n, r in named])

@@ -105,7 +105,11 @@ def test_the_report_half_is_not_run_by_accident(capsys):
     ("argv", "reason"),
     [
         (["--suite=unseen", "--tasks=nowhere"], "unknown tasks nowhere; there are frozen_lake_8x8, taxi"),
+        (["--suite=unseen", "--tasks=frozen_lak"], "did you mean frozen_lake (report half) or frozen_lake_8x8 (dev"),
+        (["--suite=unseen", "--tasks="], "unknown tasks (empty); there are frozen_lake_8x8"),
         (["--tasks=taxi"], "unknown tasks taxi; there are identity"),
+        (["--tasks=taxi"], "; taxi is a task of --suite=unseen"),
+        (["--tasks=pendulums"], "did you mean pendulum"),
         (["--tasks=cartpole", "--half=report"], "--half and --measure_random are for --suite=unseen"),
         (["--tasks=cartpole", "--measure_random"], "--half and --measure_random are for --suite=unseen"),
         (["--suite=unseen", "--tasks=taxi", "--seeds=0"], "--seeds=0"),

@@ -272,6 +272,6 @@ def test_a_family_with_defaults_keeps_them_and_every_choice_says_why(tmp_path):
     known = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}"])
     assert fitted(known, spec_of(VECTOR), EnvProfile()) is known
     found = fitted(resolve(options(tmp_path, "--gamma=0.9")), spec_of(VECTOR), EnvProfile(step_s=1e-5))
-    assert found.origins["num_envs_per_worker"] == "chosen for this environment: steps of 10 us"
+    assert found.origins["num_envs_per_worker"] == "fitted: steps of 10 us"
     assert found.origins["gamma"] == "command line"
     assert fitted(found, spec_of(IMAGE), EnvProfile()) is found

@@ -50,7 +50,7 @@ def test_it_learns_with_no_option_and_keeps_its_options_when_it_goes_on(walk):
     run = walk("--train_for_env_steps=60000")
     assert run.end() == 0, run.output
     assert run.status()["policies"][0]["avg_reward"] > 0.9
-    assert "chosen for this" in run.output and "single steps" in run.output
+    assert "fitted: " in run.output and "single steps" in run.output
     first = options_of(run)
     assert first["num_envs_per_worker"] == 16 and first["recurrence"] == 1 and first["use_rnn"] is False
     more = walk("--train_for_env_steps=80000", "--gamma=0.9")
@@ -84,8 +84,8 @@ def test_the_help_tells_them_with_their_reasons_and_writes_nothing(walk, env, me
     run = walk("--help", "--rollout=48", env=env)
     assert run.end() == 0, run.output
     words = " ".join(run.output.replace("│", " ").split())
-    assert f"default: {memory} for this environment (" in words
-    assert "default: 16 for this environment (steps of " in words
+    assert f"default: {memory} for this environment (fitted: " in words
+    assert "default: 16 for this environment (fitted: steps of " in words
     assert not run.folder.exists()
 
 

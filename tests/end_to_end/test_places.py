@@ -38,25 +38,11 @@ def test_two_cores_are_shared_out_while_doom_is_learned(start, two_cores):
     def cores_of(*kinds):
         return [process.cpu_affinity() for title, process in tree.items() if title.startswith(kinds)]
 
-    def wait_until_the_policy_worker_is_on(*places):
-        return run.wait_for(lambda: next((cores for cores in cores_of("policy") if cores in places), None), PATIENCE_S)
-
     assert sorted(cores_of("actor")) == [[first], [second]]
     # The learner always has a batch, and is left alone.
     run.wait_for(lambda: cores_of("actor", "policy") == [[second]] * 3, PATIENCE_S)
     engines = [process for process in run.tree().values() if "vizdoom" in process.name().lower()]
     run.wait_for(lambda: [engine.cpu_affinity() for engine in engines] == [[second]] * 8, PATIENCE_S)
     assert cores_of("learner") == [two_cores]
-    lent: list[list[int]] = []
-    while [first] not in lent and len(lent) < 3:
-        # It sleeps, since nobody plays, and lends its core: until they find it asleep for so long that nobody need
-        # leave it alone. A policy worker that was kept waiting until then has missed its chance, and gets another one.
-        for number in signal.SIGSTOP, signal.SIGCONT:
-            for actor in "actor-00", "actor-01":
-                run.kill(actor, number)
-            if number == signal.SIGSTOP:
-                lent.append(wait_until_the_policy_worker_is_on([first], two_cores))
-        wait_until_the_policy_worker_is_on([second])
-    assert lent[-1] == [first]
     run.signal(signal.SIGTERM)
     run.end()

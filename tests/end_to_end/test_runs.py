@@ -106,8 +106,6 @@ def test_a_learner_that_has_nothing_more_to_do_waits_for_its_end(start, is_ahead
 def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     first = start(*SMALL, "--train_for_env_steps=15000")
     assert first.end() == 0, first.output
-    again = start("--train_for_env_steps=15000")
-    assert again.end() == 0 and "reached train_for_env_steps" in again.output
     before = json.loads((first.folder / "summary.json").read_text())
     second = start("--train_for_env_steps=40000", "--learning_rate=0.00012")
     assert second.end() == 0, second.output
@@ -122,6 +120,24 @@ def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     assert frames == sorted(frames)
     rates = [line["train/lr"] for line in lines if "train/lr" in line]
     assert rates[-1] == pytest.approx(0.00012) and rates[0] != pytest.approx(0.00012)
+
+
+@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+def test_a_budget_that_was_spent_before_starts_nothing_and_says_how_to_go_on(start, mode):
+    def content():
+        return {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+
+    first = start(*SMALL, "--train_for_env_steps=3000")
+    assert first.end() == 0, first.output
+    before = content()
+    again = start(*SMALL, "--train_for_env_steps=3000", mode)
+    assert again.end() == 0, again.output
+    assert "has reached train_for_env_steps=3000 before: " in again.output
+    assert "type a larger --train_for_env_steps" in again.output
+    assert content() == before
+    timed = start(*SMALL, "--train_for_env_steps=1e6", "--train_for_seconds=0.1")
+    assert timed.end() == 0 and "type a larger --train_for_seconds" in timed.output, timed.output
+    assert content() == before
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

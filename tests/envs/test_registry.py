@@ -210,7 +210,11 @@ def test_an_environment_is_imported_from_the_current_folder(name, user_folder):
     "name, message",
     [
         ("user_mazes:maze", "no function or class 'maze'; did you mean user_mazes:Maze"),
-        ("user_mazes:not_callable", "no function or class"),
+        ("user_mazes:not_callable", "no function or class 'not_callable'$"),
+        ("user_maze:Maze", "No module named 'user_maze'; did you mean user_mazes:Maze"),
+        ("./user_mazes.py:Maze", "is a file, .*start from .* with --env=user_mazes:Maze"),
+        ("/opt/tasks/walk.py:Walk", "start from /opt/tasks with --env=walk:Walk"),
+        ("user_mazes", "user_mazes.py lies here: type --env=user_mazes:<its class or function>"),
         ("user_mazes:", "no function or class"),
         ("user_nowhere:make", "cannot import 'user_nowhere' from .*No module named"),
         ("user_broken:make", "cannot import 'user_broken' from .*no_such_package_anywhere"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from appo.algorithms.models import activations, convolutions, cores, inference, layers
+from appo.algorithms.models import convolutions, cores, inference, layers
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.device_choices import OF_TORCH, ON_CPU, DeviceChoices, choices_for
@@ -70,7 +70,6 @@ def test_a_cpu_has_its_own_choices_and_every_other_device_torchs():
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_both_sides_of_all_choices_learn_the_same(monkeypatch, encoder, core, nonlinearity):
     monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 16_384)  # as many images as make several parts here
-    monkeypatch.setattr(activations, "_WORTH_IT", {torch.float32: 100})
     learned = []
     for choices in (ALL_OWN, OF_TORCH):
         use_on_cpu(monkeypatch, choices)
@@ -122,7 +121,6 @@ TELLTALES: dict[str, Any] = {  # what only the own side calls, in a pass forth a
     "packs_weights": (inference.ActingStep, "__init__"),
     "keeps_pixels": (convolutions.PixelConvolution, "apply"),
     "loops_over_steps": (cores.GruSequence, "apply"),
-    "has_own_elu": (activations, "_elu_"),
     "splits_images": (torch.Tensor, "chunk"),
     "has_sigmoid_tanh": (torch.Tensor, "sigmoid_"),
 }
@@ -137,7 +135,6 @@ def test_a_choice_decides_which_side_computes(monkeypatch, choice):
     options: dict[str, Any] = {"use_rnn": choice == "loops_over_steps"}
     options["nonlinearity"] = "tanh" if choice == "has_sigmoid_tanh" else "elu"
     monkeypatch.setattr(layers, "_PIXELS_AT_ONCE", 16_384)
-    monkeypatch.setattr(activations, "_WORTH_IT", {torch.float32: 100})
     monkeypatch.setattr(*TELLTALES[choice], refuse)
     compute = (lambda model: PolicyInference(model, ROWS, "cpu", 0)) if choice == "packs_weights" else learn
     use_on_cpu(monkeypatch, OF_TORCH)

@@ -27,10 +27,9 @@ class Case:
         self.bell = Doorbell()
         self.rung: list[set[int]] = []
         plain = [allocate_staging(self.arrays, WIDTH, np.zeros) for _ in range(stagings)]
-        counters, self.awaits_batch = WorkerCounters(self.arrays, 6), self.arrays["awaits_batch"][:1]
-        self.awaits_batch[0] = 1
+        counters = WorkerCounters(self.arrays, 6)
         ring = self.rung.append
-        self.prefetcher = BatchPrefetcher(self.assembler, plain, self.bell, ring, counters, self.awaits_batch, pacer)
+        self.prefetcher = BatchPrefetcher(self.assembler, plain, self.bell, ring, counters, pacer)
         self.columns = 0
 
     def fill(self):
@@ -275,21 +274,3 @@ def test_the_thread_ends_at_once_however_many_batches_wait(make, batches_waiting
     case.prefetcher.close()
     assert time.monotonic() - began < 1.0
     assert not case.prefetcher._thread.is_alive()
-
-
-@BOTH_MODES
-def test_a_caller_that_waits_for_a_batch_can_be_seen(make, stagings):
-    case = make(stagings)
-    assert not case.awaits_batch[0]  # what a predecessor left
-    seen = []
-
-    def look_and_fill():
-        seen.append(int(case.awaits_batch[0]))
-        case.fill()
-
-    later = threading.Timer(0.2, look_and_fill)
-    later.start()
-    staging = case.prefetcher.next(30.0)
-    later.join()
-    assert staging is not None and seen == [1] and not case.awaits_batch[0]
-    assert case.prefetcher.next(0.01) is None and not case.awaits_batch[0]

@@ -1,10 +1,10 @@
-"""What is particular to machines with few cores: dedicated, shared and borrowed ones."""
+"""What is particular to machines with few cores: dedicated and shared ones."""
 
 import pytest
 
 from appo.algorithms.memory.counters import Timer
 from appo.algorithms.workers import core_sharing, placement
-from appo.algorithms.workers.core_sharing import CoreSharing, PolicyCoreSharing, dedicated_cores, shared_cores
+from appo.algorithms.workers.core_sharing import CoreSharing, dedicated_cores, shared_cores
 from appo.algorithms.workers.placement import Placement, place_actor
 from tests.memory.memory_cases import shared
 
@@ -54,18 +54,25 @@ def learner_spends(arrays, waiting, training):
 
 
 @pytest.mark.parametrize(("home", "everywhere"), [((0,), (0,)), ((), (0, 1))])
-def test_a_worker_keeps_to_the_shared_cores_while_the_learner_has_enough_to_do(moves, home, everywhere):
+def test_a_worker_keeps_to_the_shared_cores_while_the_learner_has_enough_to_do(moves, home, everywhere, monkeypatch):
     arrays = shared()
     sharing = CoreSharing(arrays, Placement(home, 1, 0, shared_cores=(1,)))
     arrays["timers"][0, Timer.ACTOR_WAIT_POLICY] = 100.0  # no learner's
     sharing.follow()
     assert not sharing.is_on  # nothing is known yet
-    for waiting, is_on in [(2.0, False), (0.2, True), (2.2, True), (3.0, False), (2.2, False), (0.0, True)]:
+
+    def look(waiting):
         learner_spends(arrays, waiting, 5.0 - waiting)
         sharing.follow()
-        assert sharing.is_on == is_on
+        is_on = sharing.is_on
         sharing.follow()  # the learner computes and has told nothing since
         assert sharing.is_on == is_on
+        return is_on
+
+    assert [look(waiting) for waiting in (2.0, 0.2, 1.2, 1.5)] == [False, True, True, False]
+    assert not look(0.0), "it let the learner starve"
+    monkeypatch.setattr(sharing, "_not_before", 0.0)
+    assert look(0.0), "much later it tries again"
     assert moves == [(1,), everywhere, (1,)]
 
 
@@ -89,22 +96,3 @@ def test_a_worker_without_shared_cores_stays_where_it_is(moves):
     learner_spends(arrays, 0.0, 5.0)
     sharing.follow()
     assert not sharing.is_on and not moves
-
-
-def test_a_policy_worker_computes_on_the_learners_core_while_the_learner_sleeps(moves, monkeypatch):
-    arrays = shared()
-    monkeypatch.setattr(core_sharing, "move_this_thread", lambda cores: moves.append(("thread", *cores)))
-    sharing = PolicyCoreSharing(arrays, Placement((), 1, 0, shared_cores=(1,)), 0)
-
-    def follow(sleeps):
-        arrays["awaits_batch"][0] = sleeps
-        sharing.follow()
-        return sharing.shares_core
-
-    assert not follow(1) and not follow(0) and not moves  # it is anywhere
-    learner_spends(arrays, 0.0, 5.0)
-    assert follow(0) and not follow(1) and not follow(1) and follow(0) and not follow(1)
-    assert moves == [(1,), ("thread", 0), ("thread", 1), ("thread", 0)]
-    learner_spends(arrays, 4.0, 1.0)
-    assert not follow(1) and not follow(0)
-    assert moves[4:] == [(0, 1)]

@@ -8,6 +8,7 @@ report and for nothing else.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 from typing import Literal, NamedTuple
@@ -122,7 +123,9 @@ def choose(tasks: str, half: str) -> list[str]:
         return names
     chosen = list(dict.fromkeys(tasks.split(",")))
     if unknown := [name for name in chosen if name not in UNSEEN]:
-        raise ValueError(f"unknown tasks {', '.join(unknown)}; there are {', '.join(names)}")
+        close = [f"{each} ({half_of(each)} half)" for each in difflib.get_close_matches(unknown[0], UNSEEN, n=2)]
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"unknown tasks {', '.join(unknown) or '(empty)'}; there are {', '.join(names)}{hint}")
     if others := [name for name in chosen if name not in names]:
         other = half_of(others[0])
         raise ValueError(f"--half={half} does not hold {', '.join(others)}; --half={other} or --half=all does")

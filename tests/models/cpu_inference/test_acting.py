@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from appo.algorithms.models.activations import Elu
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.cpu_inference.acting import ActingStep
@@ -128,7 +127,7 @@ class PlusOne(nn.Module):
         return x + 1.0
 
 
-class Doubled(Elu):
+class Doubled(nn.ELU):
     def forward(self, x):
         return 2.0 * super().forward(x)
 
@@ -147,7 +146,7 @@ def test_modules_that_tell_nothing_of_their_insides_are_called_as_a_whole():
 
 
 def test_a_subclass_that_does_more_is_asked_itself():
-    assert run(calls_of(nn.Sequential(Elu(), Doubled())), 1.0, 3.0) == [2.0, 6.0]
+    assert run(calls_of(nn.Sequential(nn.ELU(), Doubled())), 1.0, 3.0) == [2.0, 6.0]
 
     class Backwards(nn.Sequential):
         def forward(self, x):
@@ -157,7 +156,7 @@ def test_a_subclass_that_does_more_is_asked_itself():
 
 
 def test_hooks_are_called():
-    seen, layers = [], nn.Sequential(Elu(), PlusOne())
+    seen, layers = [], nn.Sequential(nn.ELU(), PlusOne())
     layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.tolist()))
     layers[1].register_forward_pre_hook(lambda module, inputs: (10.0 * inputs[0],))
     assert run(calls_of(layers), 1.0) == [11.0] and seen == [[1.0]]
@@ -167,8 +166,8 @@ def test_hooks_are_called():
 def test_every_layer_of_ours_is_one_call():
     model = build(IMAGE, VECTOR, encoder="conv_simple", mlp_layers="256,256")
     image, vector = (calls_of(encoder, packs=True) for encoder in model.trunks[0].encoder.encoders)
-    assert names(image) == ["PackedKernel", "Elu", *["PackedKernel", "Elu"] * 2, "FlattenImage"]
-    assert names(vector) == ["function", "Elu", "PackedMatrix", "Elu"]
+    assert names(image) == ["PackedKernel", "ELU", *["PackedKernel", "ELU"] * 2, "FlattenImage"]
+    assert names(vector) == ["function", "ELU", "PackedMatrix", "ELU"]
 
 
 def names(calls):
