@@ -61,14 +61,6 @@ class EnvSpec(NamedTuple):
     needs_memory: bool = False
     """One observation does not tell what the policy has to know; the environment says so with `needs_memory = True`."""
 
-    def describe(self) -> str:
-        """In one line: `observes obs (vector of 4); acts with 1 of 2; 1 agent`."""
-        seen = ", ".join(f"{leaf.name} ({leaf.kind} of {'x'.join(map(str, leaf.shape))})" for leaf in self.observations)
-        acts = [f"1 of {leaf.size}" if leaf.kind == "discrete" else f"{leaf.size} numbers" for leaf in self.actions]
-        masked = ", masked" if any(leaf.kind == "mask" for leaf in self.observations) else ""
-        agents = f"{self.agents_per_env} agent{'s' if self.agents_per_env > 1 else ''}"
-        return f"observes {seen}; acts with {', '.join(acts)}{masked}; {agents}"
-
 
 class EnvProfile(NamedTuple):
     """What a moment of random play measured of an environment, beyond its spec; None where nothing was measured."""

@@ -29,6 +29,7 @@ from appo.algorithms.workers.worker_handle import Limits
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.envs.preflight import Checked, check_environment
 from appo.envs.registry import probe, resolve
+from appo.envs.specs import in_words
 from appo.utils.logs import log_to_terminal_and_file
 from appo.utils.options import ConfigError
 from appo.utils.processes import require_file_size, set_title
@@ -111,7 +112,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         log_to_terminal_and_file(experiment.log_file("driver"))
         for warning in checked.warnings:
             log.warning("%s", warning)
-        log.info("%s: %s", config.env.env, spec.describe())
+        log.info("%s: %s", config.env.env, in_words(spec))
         print_origins(resolved)
         return _drive(config, spec, sizes, experiment, launcher, stop)
     finally:

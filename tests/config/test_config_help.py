@@ -47,7 +47,7 @@ def test_help_with_an_environment_adds_its_options_and_shows_its_defaults(capsys
         resolve(["--env=sample_task", "--help"])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert caught.value.code == 0
-    assert "--res_w INT Width of the image (default: 64; at least 8)" in text
+    assert "--res_w INT Width of the image (default: 64 for this environment (family defaults); at least 8)" in text
     assert "default: 0.9;" in text[text.index("--gamma") : text.index("--gae_lambda")]
 
 
