@@ -48,7 +48,10 @@ def test_help_with_an_environment_adds_its_options_and_shows_its_defaults(capsys
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert caught.value.code == 0
     assert "--res_w INT Width of the image (default: 64 for this environment (family defaults); at least 8)" in text
-    assert "default: 0.9;" in text[text.index("--gamma") : text.index("--gae_lambda")]
+    assert (
+        "default: 0.9 for this environment (family defaults);"
+        in text[text.index("--gamma") : text.index("--gae_lambda")]
+    )
 
 
 def test_help_ignores_a_saved_experiment(start, save_config, capsys, tmp_path):
