@@ -58,6 +58,8 @@ class PolicyRestored(NamedTuple):
     run_state: dict[str, Any]  # see `appo.algorithms.run_state`; empty when training starts from nothing
     best: float  # --save_best_metric of the best checkpoint by it that is on disk; NaN: there is none
     warnings: list[str]  # checkpoints that could not be read
+    values: dict[str, float]  # options in force that differ from those that the run began with
+    adoption: int  # number of the last `AdoptPolicy` that was carried out; 0: none was
 
 
 class PolicyRecovered(NamedTuple):
@@ -170,6 +172,45 @@ class SetHyperparameters(NamedTuple):
     values: dict[str, float]
 
 
+class PolicyAdopted(NamedTuple):
+    """learner -> driver: this policy goes on with another one's weights, and so would a successor of this learner."""
+
+    policy: int
+    source: int
+    values: dict[str, float]  # options in force from now on
+    train_step: int  # rows that were chosen by earlier weights are not learned from
+    request: int  # the number of the command that asked for it
+
+
+class AdoptionRefused(NamedTuple):
+    """learner -> driver: nothing was adopted, and nothing has changed."""
+
+    policy: int
+    source: int
+    reason: str
+    request: int
+
+
+class AdoptPolicy(NamedTuple):
+    """driver -> learner: go on with the weights, moments and normalisers of another policy, and with these options.
+
+    Lost with a learner that is lost: to be repeated until it is answered. A request that was carried out is not
+    carried out again.
+    """
+
+    policy: int
+    source: int
+    values: dict[str, float]
+    request: int  # counted from 1 for each policy
+
+
+class SetRewardShaping(NamedTuple):
+    """driver -> pool of workers: episodes of this policy that begin from now on have these weights of the reward."""
+
+    policy: int
+    weights: dict[str, float]
+
+
 class ReplaceWorkers(NamedTuple):
     """driver -> pool of workers: these block progress; note where all workers are, and replace these."""
 
@@ -190,14 +231,16 @@ Report = (
     | CheckpointFailed
     | HyperparametersChanged
     | HyperparametersRefused
+    | PolicyAdopted
+    | AdoptionRefused
     | WorkerLost
     | WorkerStarted
     | WorkerReady
     | WorkerWorks
     | WorkerQuarantined
 )
-LearnerCommand = SaveCheckpoint | SetHyperparameters
-Command = LearnerCommand | ReplaceWorkers
+LearnerCommand = SaveCheckpoint | SetHyperparameters | AdoptPolicy
+Command = LearnerCommand | ReplaceWorkers | SetRewardShaping
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
 EXPENDABLE = (EpisodesFinished, TrainingReport)

@@ -260,6 +260,8 @@ class ParallelEnvAdapter(_OneEnv):
         self.latest_start = target
         self.is_between_episodes = False
         observations, infos = self._reset_env()
+        # Of those that come later as well: their seats are dealt now.
+        target.out.is_first[first_row : first_row + len(self.agents)] = 1
         for i, agent in enumerate(self.agents):
             self._has_ended[i] = False
             self._enter_or_blank(i, first_row + i, agent in observations, (observations, infos), target)

@@ -60,6 +60,8 @@ class EnvSpec(NamedTuple):
     """An episode whose infos hold no `true_reward` has none: its return does not stand for it."""
     needs_memory: bool = False
     """One observation does not tell what the policy has to know; the environment says so with `needs_memory = True`."""
+    reward_shaping: tuple[tuple[str, float], ...] = ()
+    """Name and first value of each weight of its reward that training may tune, see `RewardShaping`."""
 
 
 class EnvProfile(NamedTuple):
@@ -194,6 +196,19 @@ class Cuttable(Protocol):
 
 
 @runtime_checkable
+class RewardShapingBatch(Protocol):
+    """Optional, for a `BatchEnv`: environments whose rewards are weighted sums, each with weights of its own."""
+
+    def shape_rewards(self, index: int, weights: list[dict[str, float]]) -> None:
+        """Give one environment other weights, from its next step on; remembered when it is built anew.
+
+        Args:
+            index: of the environment.
+            weights: one for each of its agents.
+        """
+
+
+@runtime_checkable
 class Repeatable(Protocol):
     """Optional, for a `BatchEnv`: environments that can begin their present episodes once more."""
 
@@ -275,6 +290,14 @@ class RewardShaping(Protocol):
 
     def set_reward_shaping(self, weights: dict[str, float]) -> None:
         """Take new weights, from the next step on."""
+
+
+@runtime_checkable
+class AgentRewardShaping(RewardShaping, Protocol):
+    """The same for several agents, each of which may be given weights of its own."""
+
+    def set_agent_reward_shaping(self, agent: int, weights: dict[str, float]) -> None:
+        """Take new weights for one agent, by its place among `possible_agents`, from the next step on."""
 
 
 @runtime_checkable

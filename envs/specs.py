@@ -11,9 +11,10 @@ from appo.envs.api import (
     EnvContext,
     EnvSpec,
     ObservationLeaf,
+    RewardShaping,
 )
 from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
-from appo.envs.wrappers import find_attribute
+from appo.envs.wrappers import find_ability, find_attribute
 
 
 def complete_spec(
@@ -23,8 +24,16 @@ def complete_spec(
     mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
     observations = layout.leaves + mask
     check_mask(observations, actions.leaves)
-    says = [bool(find_attribute(env, name)) for name in ("true_reward_in_info", "needs_memory")]
-    return EnvSpec(observations, actions.leaves, num_agents, *says)
+    shaping = find_ability(env, RewardShaping)
+    weights = {} if shaping is None else shaping.get_reward_shaping()
+    return EnvSpec(
+        observations,
+        actions.leaves,
+        num_agents,
+        reports_true_reward=bool(find_attribute(env, "true_reward_in_info")),
+        needs_memory=bool(find_attribute(env, "needs_memory")),
+        reward_shaping=tuple((name, float(weights[name])) for name in sorted(weights)),
+    )
 
 
 def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
@@ -41,7 +50,7 @@ def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvC
     Raises:
         DifferentSpecError: names the environment and both specs.
     """
-    if spec != expected:
+    if _comparable(spec) != _comparable(expected):
         raise DifferentSpecError(
             env_index,
             "make",
@@ -51,12 +60,19 @@ def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvC
         )
 
 
+def _comparable(spec: EnvSpec) -> EnvSpec:
+    """Without the first values of the reward's weights, in which environments may differ."""
+    return spec._replace(reward_shaping=tuple((name, 0.0) for name, _ in spec.reward_shaping))
+
+
 def in_words(spec: EnvSpec) -> str:
     """A spec on one line, with everything in which two specs can differ."""
     observations = ", ".join(_observation_in_words(leaf) for leaf in spec.observations)
     actions = ", ".join(_action_in_words(leaf) for leaf in spec.actions)
     agents = "1 agent" if spec.agents_per_env == 1 else f"{spec.agents_per_env} agents"
     says = ", true_reward_in_info" * spec.reports_true_reward + ", needs_memory" * spec.needs_memory
+    if spec.reward_shaping:
+        says += ", reward weights " + " ".join(name for name, _ in spec.reward_shaping)
     return f"[observations: {observations}; actions: {actions}; {agents}{says}]"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from appo.envs.api import AgentRewardShaping, RewardShaping
+
 
 def layers(env: Any) -> Iterator[Any]:
     """The environment as given, then what each wrapper wraps, down to the environment itself."""
@@ -24,6 +26,15 @@ def find_ability(env: Any, ability: Any) -> Any:
 def find_attribute(env: Any, name: str) -> Any:
     """An attribute of the outermost layer that has it; None when none has."""
     return next((getattr(layer, name) for layer in layers(env) if hasattr(layer, name)), None)
+
+
+def shape_rewards(env: Any, weights: list[dict[str, float]]) -> None:
+    """Give an environment the reward weights of its agents, if it has any: each its own, or all those of the first."""
+    if (of_agents := find_ability(env, AgentRewardShaping)) is not None:
+        for agent, own in enumerate(weights):
+            of_agents.set_agent_reward_shaping(agent, own)
+    elif (shaping := find_ability(env, RewardShaping)) is not None:
+        shaping.set_reward_shaping(weights[0])
 
 
 class SelectObservation(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):

@@ -29,6 +29,8 @@ FAILPOINTS = {
     "learner-release": "a block has been read and not given back",
     "learner-step": "a batch is complete and nothing has been learned from it",
     "learner-snapshot": "a learner is about to write what its successor would go on from",
+    "adopt-read": "a learner holds another policy's weights, and its successor would not",
+    "adopt-kept": "a learner's successor would have another policy's weights, which are not published",
     "report-in-queue": "a report lies in the queue and is not counted as sent",
     "checkpoint-half-written": "half of a checkpoint is in its temporary file",
     "checkpoint-before-fsync": "a checkpoint is written and may not have reached the disk",

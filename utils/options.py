@@ -17,6 +17,9 @@ class ConfigError(ValueError):
     retryable = False  # another try would end the same way
 
 
+MUTATIONS = ("scale", "one_minus")
+
+
 class OptionRule(NamedTuple):
     """What an option's declaration says beyond its name, type and default."""
 
@@ -24,7 +27,7 @@ class OptionRule(NamedTuple):
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    mutate: str | None = None  # how population-based training perturbs it: None, "scale", "one_minus", "batch"
+    mutate: str | None = None  # how population-based training perturbs it: None, "scale" or "one_minus"
     aliases: tuple[str, ...] = ()  # further flag names
     may_be_infinite: bool = False
 
@@ -48,10 +51,15 @@ def option(
         minimum: Smallest allowed number, inclusive.
         maximum: Largest allowed number, inclusive.
         choices: The allowed words; empty allows any.
-        mutate: How population-based training perturbs the value; None leaves it alone.
+        mutate: How population-based training perturbs the value, one of `MUTATIONS`; None leaves it alone.
         aliases: Further names of the flag.
         may_be_infinite: A float may be infinity, which means "no limit"; the help has to say so.
+
+    Raises:
+        ValueError: there is no such mutation.
     """
+    if mutate not in (None, *MUTATIONS):
+        raise ValueError(f"mutate={mutate!r}; known: {', '.join(MUTATIONS)}")
     rule = OptionRule(help, minimum, maximum, choices, mutate, aliases, may_be_infinite)
     return dataclasses.field(default=default, metadata={"rule": rule})
 

@@ -9,12 +9,9 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from appo.utils.options import ConfigError, check_value, option, options_of
-
-# Mutation rules of options that may change while training goes on; what "batch" changes is sized once.
-CHANGING_RULES = ("scale", "one_minus")
+from appo.utils.options import ConfigError, OptionRule, check_value, option, options_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,6 @@ class LearningConfig:
         "Agent steps in one optimizer step: a multiple of the rollout, or of a shorter --recurrence. Larger gives "
         "steadier gradients and fewer steps per second",
         minimum=1,
-        mutate="batch",
     )
     num_batches_per_iteration: int = option(
         1,
@@ -213,23 +209,6 @@ class LearningConfig:
         """`recurrence` in rows, with its -1 resolved."""
         return self.rollout if self.recurrence == -1 else self.recurrence
 
-    def changed(self, values: Mapping[str, float]) -> LearningConfig:
-        """These options with others in the place of some that may change while training goes on.
-
-        Raises:
-            ConfigError: one is unknown, decides about sizes, or is outside of its range.
-        """
-        rules = {field.name: rule for field, rule in options_of(type(self)) if rule.mutate in CHANGING_RULES}
-        for name, value in values.items():
-            if name not in rules:
-                raise ConfigError(f"{name} cannot change while training goes on; these can: {', '.join(sorted(rules))}")
-            if not math.isfinite(value):
-                raise ConfigError(f"a change of hyperparameters sets {name}={value}; it has to be a finite number")
-            check_value(name, value, rules[name], "a change of hyperparameters")
-        changed: LearningConfig = dataclasses.replace(self, **dict[str, Any](values))
-        changed.check_combinations()
-        return changed
-
     @property
     def trajectories_per_iteration(self) -> int:
         """Rollouts of one agent that an iteration learns from."""
@@ -267,6 +246,49 @@ class LearningConfig:
                 f"whole rollouts of {self.rollout}; nearest: num_batches_per_iteration="
                 f"{_nearest_multiples(self.num_batches_per_iteration, needed)}"
             )
+
+
+class ChangingOption(NamedTuple):
+    """An option that may change while training goes on."""
+
+    value: float  # that the run begins with
+    rule: OptionRule  # whose `mutate` says how
+
+
+def changing_options(learning: LearningConfig, auxiliary: Any) -> dict[str, ChangingOption]:
+    """By name; of the learner, and of its auxiliary loss, which may be None."""
+    configs = [config for config in (learning, auxiliary) if config is not None]
+    return {
+        field.name: ChangingOption(float(getattr(config, field.name)), rule)
+        for config in configs
+        for field, rule in options_of(type(config))
+        if rule.mutate
+    }
+
+
+def changed(learning: LearningConfig, auxiliary: Any, values: Mapping[str, float]) -> tuple[LearningConfig, Any]:
+    """These options with others in the place of some that may change while training goes on.
+
+    Args:
+        learning: of a policy.
+        auxiliary: options of its auxiliary loss; None: it has none.
+        values: by name.
+
+    Raises:
+        ConfigError: one is unknown, decides about sizes, or is outside of its range.
+    """
+    options = changing_options(learning, auxiliary)
+    for name, value in values.items():
+        if name not in options:
+            raise ConfigError(f"{name} cannot change while training goes on; these can: {', '.join(sorted(options))}")
+        if not math.isfinite(value):
+            raise ConfigError(f"a change of hyperparameters sets {name}={value}; it has to be a finite number")
+        check_value(name, value, options[name].rule, "a change of hyperparameters")
+    own = {name: value for name, value in values.items() if hasattr(learning, name)}
+    others = {name: value for name, value in values.items() if name not in own}
+    result: LearningConfig = dataclasses.replace(learning, **dict[str, Any](own))
+    result.check_combinations()
+    return result, dataclasses.replace(auxiliary, **others) if others else auxiliary
 
 
 def _nearest_multiples(number: int, unit: int) -> str:

@@ -28,7 +28,7 @@ from appo.algorithms.learning.adam import Adam
 from appo.algorithms.learning.advantages import masked_mean
 from appo.algorithms.learning.auxiliary_loss import load
 from appo.algorithms.learning.batch import Batch
-from appo.algorithms.learning.config import LearningConfig
+from appo.algorithms.learning.config import LearningConfig, changed
 from appo.algorithms.learning.metrics import (
     ContinuousColumns,
     adam_metrics,
@@ -117,13 +117,16 @@ class Learner:
         self._on_step = on_step
         self._between_minibatches = between_minibatches or (lambda: None)
         self._columns = ContinuousColumns(action_spec)
-        self._auxiliary = _bind_auxiliary(config.auxiliary_loss, auxiliary_options)
+        self._auxiliary_options = _auxiliary_options(config.auxiliary_loss, auxiliary_options)
+        self._auxiliary = _bind_auxiliary(config.auxiliary_loss, self._auxiliary_options)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._schedule = LearningRate(config)
         self._optimizer = Adam(self._weights)
         self._apply_config()
         self._generator = torch.Generator().manual_seed(seed)
         self._policy_version = 0
+        self._version_floor = 0  # rows of older policy versions are another policy's, see `adopt`
+        self._adoption = 0  # the request that it was adopted for
         self._changed_options: dict[str, _Change] = {}
         self.bad_steps_in_a_row = 0
         """Steps skipped since the last one taken because the loss or its gradient was not finite."""
@@ -157,14 +160,49 @@ class Learner:
         """Follow other values of some options from the next iteration on. They are part of `state_dict`.
 
         Raises:
-            ConfigError: they cannot be in force, see `LearningConfig.changed`.
+            ConfigError: they cannot be in force, see `checked`.
         """
         if not values:
             return
-        changed = self.config.changed(values)
+        config, auxiliary = self.checked(values)
         for name, value in values.items():
             self._changed_options[name] = _Change(value, self._base_of(name))
-        self.set_config(changed)
+        self.set_config(config)
+        self._auxiliary_options = auxiliary
+        self._auxiliary = _bind_auxiliary(config.auxiliary_loss, auxiliary)
+
+    def checked(self, values: Mapping[str, float]) -> tuple[LearningConfig, Any]:
+        """The options, and those of the auxiliary loss, that `change` would put in force.
+
+        Raises:
+            ConfigError: they cannot be, see `config.changed`.
+        """
+        return changed(self.config, self._auxiliary_options, values)
+
+    @property
+    def adoption(self) -> int:
+        """Number of the newest request that `adopt` was called for; 0: never."""
+        return self._adoption
+
+    def adopt(self, state: Mapping[str, Any], values: Mapping[str, float], request: int) -> None:
+        """Go on as another learner, whose weights and moments lie in the model and the optimizer already.
+
+        The policy version goes on counting, and what older versions have chosen is not learned from.
+
+        Args:
+            state: the other learner's `state_dict`, of which the schedule is taken.
+            values: options from now on, see `change`.
+            request: see `adoption`.
+
+        Raises:
+            ConfigError: these values cannot be in force; call `checked` before.
+        """
+        self.change(values)
+        self._schedule.load_state_dict(state["schedule"])
+        self._policy_version += 1
+        self._version_floor = self._policy_version
+        self._adoption = request
+        self.bad_steps_in_a_row = 0
 
     def train(
         self, batch: Batch, policy_version: int, progress: float, *, with_metrics: bool = True
@@ -211,6 +249,8 @@ class Learner:
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
             "num_updates": self._policy_version,  # as it is called in every checkpoint there is
+            "version_floor": self._version_floor,
+            "adoption": self._adoption,
             "changed_options": {name: tuple(change) for name, change in self._changed_options.items()},
         }
 
@@ -228,11 +268,15 @@ class Learner:
         self._schedule.load_state_dict(state["schedule"])
         self._generator.set_state(state["generator"].cpu())
         self._policy_version = state["num_updates"]
+        self._version_floor, self._adoption = state.get("version_floor", 0), state.get("adoption", 0)
         self._apply_config()
 
     def _base_of(self, name: str) -> float | None:
         change = self._changed_options.get(name)
-        return change.base if change else getattr(self.config, name, None)
+        if change:
+            return change.base
+        value = getattr(self.config, name, None)
+        return getattr(self._auxiliary_options, name, None) if value is None else value
 
     def _apply_config(self) -> None:
         self._optimizer.betas = (self.config.adam_beta1, self.config.adam_beta2)
@@ -240,7 +284,8 @@ class Learner:
 
     def _prepare(self, batch: Batch, policy_version: int) -> tuple[Minibatch, Minibatch, int]:
         """Whole trajectories, what is cut into minibatches, and into how many."""
-        whole = whole_batch(batch, self.config, policy_version)
+        oldest = max(policy_version - self.config.max_policy_lag, self._version_floor)
+        whole = whole_batch(batch, self.config, oldest)
         normalizer = self._model.returns_normalizer
         if normalizer is not None and normalizer.is_new:
             returns = collected_returns(whole)
@@ -324,7 +369,8 @@ class Learner:
         }
 
 
-def _bind_auxiliary(name: str, options: Any) -> AuxiliaryTerm | None:
+def _auxiliary_options(name: str, options: Any) -> Any:
+    """Options of the auxiliary loss, its defaults where there are none; None without such a loss."""
     if not name:
         return None
     loss = load(name)
@@ -332,4 +378,11 @@ def _bind_auxiliary(name: str, options: Any) -> AuxiliaryTerm | None:
         options = loss.config()
     if not isinstance(options, loss.config):
         raise TypeError(f"auxiliary_options is a {type(options).__name__}; {name} takes a {loss.config.__name__}")
+    return options
+
+
+def _bind_auxiliary(name: str, options: Any) -> AuxiliaryTerm | None:
+    if not name:
+        return None
+    loss = load(name)
     return AuxiliaryTerm(name.rpartition(".")[2], lambda inputs: loss.compute(inputs, options))

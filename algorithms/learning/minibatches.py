@@ -87,12 +87,11 @@ def check_batch(batch: Batch) -> None:
         raise ValueError(f"recurrent_state has {chunks} chunks, which cannot divide {rows - 1} rows evenly")
 
 
-def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Minibatch:
-    """All trajectories of an iteration, masked and scaled."""
+def whole_batch(batch: Batch, config: LearningConfig, oldest: int) -> Minibatch:
+    """All trajectories of an iteration, masked and scaled; `oldest`: rows of older policy versions are masked."""
     masks = trajectory_structure(
         batch.is_first, batch.is_last, batch.active, batch.own, batch.terminated, gamma=config.gamma
     )
-    is_young = batch.policy_version >= policy_version - config.max_policy_lag
     return Minibatch(
         unrolled_observations=batch.observations,
         unrolled_is_first=masks.resets,
@@ -106,7 +105,7 @@ def whole_batch(batch: Batch, config: LearningConfig, policy_version: int) -> Mi
         discounts=masks.discounts,
         has_delta=masks.has_delta,
         acted=masks.valid,
-        valid=masks.valid & is_young,
+        valid=masks.valid & (batch.policy_version >= oldest),
     )
 
 

@@ -7,7 +7,7 @@ data that it announces; its reader reads it first.
 
 Letters:  A = actors,  S = splits of an actor,  K = blocks of a split,  T = rollout length,  E = agent rows of a split,
 C = recurrent states in a block = T / recurrence,  H = size of a recurrent state,  N = processes,
-P = acting policies,  L = learning policies, the first L of the acting ones,
+P = acting policies,  L = learning policies, the first L of the acting ones,  R = weights of a reward,
 W = numbers that store an action,  Q = numbers that describe its distribution.
 """
 
@@ -41,6 +41,7 @@ class Sizes(NamedTuple):
     state_size: int  # H
     observations: dict[str, TensorSpec]
     actions: ActionSpec
+    reward_shaping: tuple[tuple[str, float], ...] = ()  # R: name and first value of each weight of a reward
 
     @property
     def answer_width(self) -> int:
@@ -158,6 +159,14 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
         ArraySpec("train_steps", learning, "i8", "learner", "driver", "optimizer steps, over all runs"),
         ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame budget that is spent"),
+        ArraySpec(
+            "reward_shaping",
+            (sizes.acting_policies, len(sizes.reward_shaping)),
+            "f8",
+            "driver",
+            "actor",
+            "weights of the reward, in the order of `Sizes.reward_shaping`",
+        ),
         ArraySpec("run_env_frames", (1,), "i8", "driver", "actor", "frames of the whole experiment, for curricula"),
         ArraySpec("heartbeat", process, "f8", "each", "driver", "monotonic clock at the last sign of life"),
         ArraySpec("memory_mb", process, "f4", "driver", "driver", "resident memory, shared pages included"),

@@ -27,10 +27,14 @@ class EpisodeWindow:
         self.lengths: deque[float] = deque(maxlen=size)
         self.extra: dict[str, deque[float]] = {}
         self.finished = 0  # over all runs
+        self._left_out = 0  # of the next episodes
 
     def add(self, episode: EpisodeFinished) -> None:
         """Take one episode in."""
         self.finished += 1
+        if self._left_out:
+            self._left_out -= 1
+            return
         self.returns.append(episode.episode_return)
         if not math.isnan(episode.true_return):
             self.reports_true_reward = True
@@ -45,6 +49,25 @@ class EpisodeWindow:
         """An average over as many episodes as it is meant to cover; None: fewer episodes had this metric so far."""
         values = self._named().get(metric, ())
         return float(np.mean(values)) if len(values) == self._size else None
+
+    def average(self, metric: str, least: int) -> float | None:
+        """An average over what there is; None: that are fewer than `least` episodes, and fewer than are remembered."""
+        values = self._named().get(metric, ())
+        return float(np.mean(values)) if len(values) >= min(least, self._size) else None
+
+    def known(self) -> list[str]:
+        """What episodes have told so far, by name."""
+        return [name for name, values in self._named().items() if values]
+
+    def knows(self, metric: str) -> bool:
+        """Some episode has told it."""
+        return metric in self.known()
+
+    def forget(self, under_way: int = 0) -> None:
+        """The policy is another one from now on: its episodes tell nothing of it, nor do so many that are under way."""
+        self._left_out = under_way
+        for values in (self.returns, self.true_returns, self.lengths, *self.extra.values()):
+            values.clear()
 
     def _named(self) -> dict[str, deque[float]]:
         """Everything that is averaged, by the name of its tag; no statistic of an environment takes a name of ours."""

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from appo.algorithms.messages import (
+    AdoptionRefused,
     HyperparametersChanged,
     HyperparametersRefused,
+    PolicyAdopted,
     PolicyRecovered,
     Report,
     TrainingRolledBack,
@@ -36,6 +38,8 @@ _EVENTS: dict[type, str] = {
     TrainingRolledBack: "rolled_back",
     HyperparametersChanged: "hyperparameters_changed",
     HyperparametersRefused: "hyperparameters_refused",
+    PolicyAdopted: "policy_adopted",
+    AdoptionRefused: "adoption_refused",
 }
 
 
@@ -83,6 +87,10 @@ def _log(report: Report) -> None:
     elif isinstance(report, HyperparametersChanged):
         told = ", ".join(f"{name}={value:g}" for name, value in report.values.items())
         log.info("policy %d goes on with %s", report.policy, told)
+    elif isinstance(report, PolicyAdopted):
+        log.info("policy %d goes on as policy %d from train step %d", report.policy, report.source, report.train_step)
+    elif isinstance(report, AdoptionRefused):
+        log.error("policy %d does not become policy %d: %s", report.policy, report.source, report.reason)
     elif isinstance(report, HyperparametersRefused):
         log.error("policy %d keeps its options: %s", report.policy, report.reason)
     elif isinstance(report, TrainingRolledBack):

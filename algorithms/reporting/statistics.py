@@ -11,7 +11,7 @@ import psutil
 
 from appo.algorithms.memory.counters import EventCounter, Timer
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.messages import EpisodesFinished, PolicyRestored, Report, TrainingReport
+from appo.algorithms.messages import EpisodesFinished, PolicyAdopted, PolicyRestored, Report, TrainingReport
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
@@ -49,6 +49,7 @@ class Statistics:
         self.frame_rate = RateMeter()
         self.step_rates = [RateMeter() for _ in range(policies)]
         self.count_blocks: Callable[[], dict[str, int]] = dict  # how many blocks are in each state
+        self.tags_of_controllers: Callable[[int], dict[str, float]] = lambda policy: {}  # of one policy
         self._kinds = kinds
         self._base_frames = [0] * policies
         self._base_seconds = 0.0
@@ -69,6 +70,9 @@ class Statistics:
                     self.episodes[episode.policy].add(episode)
         elif isinstance(report, TrainingReport):
             self.training[report.policy] = report.metrics
+        elif isinstance(report, PolicyAdopted):
+            sizes = self.arrays.sizes
+            self.episodes[report.policy].forget(under_way=sizes.trajectories // sizes.acting_policies)
         elif isinstance(report, PolicyRestored):
             self._restore(report)
 
@@ -130,6 +134,7 @@ class Statistics:
         for end in ("min", "avg", "max"):
             if f"version_diff_{end}" in self.training[policy]:
                 tags[f"0_aux/policy_lag_{end}"] = self.training[policy][f"version_diff_{end}"]
+        tags |= self.tags_of_controllers(policy)
         tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
         tags["0_aux/_sample_throughput"] = self.step_rates[policy].rate(RATE_WINDOWS_S[0])
         tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6

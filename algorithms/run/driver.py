@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from appo.algorithms.config import TrainConfig
 from appo.algorithms.messages import Command, PolicyRestored, Ready, Report
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.event_log import EventLog
+from appo.algorithms.reporting.population_log import PopulationLog
 from appo.algorithms.reporting.sinks.status import write_summary
 from appo.algorithms.reporting.sinks.table import SINKS
 from appo.algorithms.reporting.snapshot import RunSnapshot
@@ -30,6 +31,8 @@ MEASURE_MEMORY_EVERY_S = 5.0
 STOP_SAMPLING_S, SAVE_S = 1.5, 5.0
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class WorkerPool(Protocol):
@@ -77,11 +80,20 @@ class Driver:
         self.statistics = Statistics(arrays, run.stats_avg, kinds, budget, run.experiment_summaries_interval)
         self.statistics.count_blocks = pool.count_blocks
         self._event_log = EventLog(experiment.events_file)
+        self._population_log = PopulationLog(experiment.folder)
         context = ControllerContext(
-            config, arrays, shared.roster, self.statistics, self._event_log, experiment.log_dir, pool.state
+            config,
+            arrays,
+            shared.roster,
+            self.statistics,
+            self._event_log,
+            self._population_log,
+            experiment.log_dir,
+            self._run_state,
         )
         self.checkpoints = CheckpointScheduler(context)
         self._controllers: Sequence[Controller] = (self.checkpoints, *(make(context) for make in CONTROLLERS))
+        self.statistics.tags_of_controllers = lambda policy: _merged(each.scalars(policy) for each in self._controllers)
         self._files = experiment.output_files(arrays.sizes.learning_policies)
         self._sinks = [make(self._files) for make in SINKS]
         self._arrays = arrays
@@ -94,6 +106,8 @@ class Driver:
         self._frames_before = 0
         self._saves_done = 0
         self._next_update = self._next_memory = 0.0
+        # Where all is one process, nothing that is decided may depend on the clock.
+        self._update_every_s = 0.0 if config.workers.serial_mode else POLL_S
         self._began = time.monotonic()
 
     def run(self) -> str:
@@ -107,7 +121,7 @@ class Driver:
                 self._take(report)
             self._publish_progress()
             if time.monotonic() >= self._next_update:
-                self._next_update = time.monotonic() + POLL_S
+                self._next_update = time.monotonic() + self._update_every_s
                 self._update()
         if self._stop.received is not None:
             return stopped_by(self._stop)
@@ -178,7 +192,13 @@ class Driver:
         for sink in self._sinks:
             sink.close()
         self._event_log.close()
+        self._population_log.close()
         return snapshot
+
+    def _run_state(self, policy: int) -> dict[str, Any]:
+        """What checkpoints of a policy keep of this process and of the workers."""
+        own = [self.statistics.run_state(policy), self._pool.state()]
+        return _merged([*own, *(each.state(policy) for each in self._controllers)])
 
     def _awaits_checkpoint(self) -> bool:
         return any(self._pool.lives(WorkerId(LEARNER, policy, 0)) for policy in self.checkpoints.awaited)
@@ -260,6 +280,10 @@ class Driver:
             log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
         elif self._experiment.starts:
             log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
+
+
+def _merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def stopped_by(stop: StopSignals) -> str:

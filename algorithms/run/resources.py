@@ -100,6 +100,7 @@ def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
         state_size=config.model.recurrent_state_size,
         observations=observation_tensors(observed(spec, config.model.critic_sees_time)),
         actions=action_spec(spec),
+        reward_shaping=spec.reward_shaping,
     )
 
 
@@ -148,7 +149,9 @@ def allocate(config: TrainConfig, sizes: Sizes) -> SharedResources:
     log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
     weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.acting_policies)]
     snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.learning_policies)]
-    return SharedResources(SharedArrays.create(sizes), weights, snapshots, Bells(roster), roster)
+    arrays = SharedArrays.create(sizes)
+    arrays["reward_shaping"][:] = [weight for _, weight in sizes.reward_shaping]
+    return SharedResources(arrays, weights, snapshots, Bells(roster), roster)
 
 
 def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: float) -> ModelJob:

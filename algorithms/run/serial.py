@@ -21,13 +21,17 @@ from appo.algorithms.memory.blocks import count_blocks
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Phase, WorkerCounters
 from appo.algorithms.memory.request_table import PolicyRequests
+from appo.algorithms.memory.reward_weights import write_reward_weights
+from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.messages import (
+    AdoptPolicy,
     Command,
     EpisodesFinished,
     ReplaceWorkers,
     Report,
     SaveCheckpoint,
     SetHyperparameters,
+    SetRewardShaping,
 )
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
@@ -83,7 +87,14 @@ class SerialWorkerPool:
     def _build_learner(self, plan: RunPlan, shared: SharedResources, worker: WorkerId) -> None:
         arrays, policy, counters = shared.arrays, worker.policy, self._counters[worker]
         job = KINDS[LEARNER].job(plan, worker)
-        learner = LearnerCore(arrays, shared.weights[policy], shared.snapshots[policy], counters, job)
+
+        def snapshot_of(source: int) -> WeightsBuffer:
+            self._learners[source].take_snapshot()  # of this moment, not of one that the clock chose
+            return shared.snapshots[source]
+
+        learner = LearnerCore(
+            arrays, shared.weights[policy], shared.snapshots[policy], counters, job, None, snapshot_of
+        )
         assembler = BatchAssembler(arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
         bell, staging = shared.bells.of(worker), [learner.staging()]
         self._learners.append(learner)
@@ -125,6 +136,10 @@ class SerialWorkerPool:
                     self._reports.append(self._learners[command.policy].save(command))
                 case SetHyperparameters():
                     self._learners[command.policy].set_hyperparameters(command)
+                case AdoptPolicy():
+                    self._learners[command.policy].adopt_policy(command)
+                case SetRewardShaping():
+                    write_reward_weights(self._arrays, command.policy, command.weights)
                 case ReplaceWorkers():
                     pass  # there is one process, which is not blocked by another
                 case _:

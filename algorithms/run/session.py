@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
+from appo.algorithms.config import ResolvedConfig, TrainConfig, check_files, check_with_spec, fitted, print_origins
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
 from appo.algorithms.reporting.budget import Budget
@@ -93,6 +93,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         resolved = fitted(resolved, spec, checked.profile)
         config = resolved.config
         check_with_spec(config, spec)
+        check_files(config, resumed=resolved.resumed)
         sizes = resources.sizes_of(config, spec)
         available_mb = resources.check_memory(config, sizes)
         resources.check_descriptors(sizes)

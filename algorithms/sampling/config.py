@@ -28,9 +28,19 @@ class SamplingConfig:
     num_policies: int = option(
         1,
         "Policies trained side by side, each by a learner of its own. A split of single agents plays one of them at a "
-        "time; where several agents share an environment, each agent's is drawn for each episode",
+        "time; where several agents share an environment, each agent's is drawn",
         minimum=1,
         maximum=64,
+    )
+    pbt_mix_policies_in_one_env: bool = option(
+        True,
+        "Where several agents share an environment, draw a policy for each of them. Off: all of them play one policy",
+    )
+    policy_change_episodes: int = option(
+        10,
+        "Episodes of such an environment for which a draw counts. Fewer mix policies more, and leave more rows of a "
+        "rollout to other learners",
+        minimum=1,
     )
     decorrelate_experience_max_seconds: float = option(
         10.0,

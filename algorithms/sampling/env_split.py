@@ -24,6 +24,7 @@ from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment
+from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, StepArrays
 
 
@@ -37,12 +38,18 @@ class EnvSplit:
         requests: SplitRequests,
         assignment: PolicyAssignment,
         counted: tuple[NDArray[np.int64], NDArray[np.int64]],
+        shaper: RewardShaper | None = None,
     ) -> None:
-        """`counted`: [P] environment frames and [P] agent steps of this actor, both added to here."""
+        """For one split.
+
+        `counted`: [P] environment frames and [P] agent steps of this actor, both added to here. `shaper`: where rewards
+        have weights.
+        """
         self.env = env
         self._blocks = blocks
         self._requests = requests
         self.assignment = assignment
+        self._shaper = shaper
         self._env_frames, self._agent_steps = counted
         agents = env.spec.agents_per_env
         rows = env.num_envs * agents
@@ -96,6 +103,8 @@ class EnvSplit:
             self._elapsed_steps[self._block, 0, :, 0] = elapsed
         self.assignment.draw(self._blocks.policy_id[self._block, 0])
         self.waits_for_block = False
+        if self._shaper is not None:
+            self._shaper.follow(np.ones(len(elapsed), np.uint8), self._blocks.policy_id[self._block, 0])
         if self._several:
             self._find_players(self._blocks.policy_id[self._block, 0])
             self._blocks.play(self._in_rollout)
@@ -123,6 +132,8 @@ class EnvSplit:
         self._count(policies[row])
         if self.assignment.carry(policies[row], policies[row + 1], step.is_first):
             self._change_players(policies[row + 1], is_in_rollout=row + 1 < self._blocks.rollout)
+        if self._shaper is not None and 1 in step.is_first.tobytes():
+            self._shaper.follow(step.is_first, policies[row + 1])
         if self._elapsed_steps is not None:
             np.add(self._elapsed_steps[block, row], 1.0, out=self._elapsed_steps[block, row + 1])
             self._elapsed_steps[block, row + 1, step.is_first == 1] = 0.0

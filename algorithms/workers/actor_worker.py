@@ -16,13 +16,14 @@ from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import EpisodeAssignment, PolicyAssignment, SplitAssignment
+from appo.algorithms.sampling.policy_assignment import MatchAssignment, PolicyAssignment, SplitAssignment
+from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.algorithms.workers.core_sharing import CoreSharing
 from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob
 from appo.algorithms.workers.roster import LEARNER, POLICY_WORKER
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
-from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError
+from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError, RewardShapingBatch
 from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
 from appo.utils.processes import limit_native_threads
@@ -211,7 +212,16 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         SplitRequests(arrays, job.index, split),
         _assignment(job, arrays.sizes.acting_policies, split, generation),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
+        _shaper(env, arrays, job),
     )
+
+
+def _shaper(env: Any, arrays: Any, job: ActorJob) -> RewardShaper | None:
+    """None where the reward has no weights, or the environments cannot be told of them."""
+    first = arrays.sizes.reward_shaping
+    if not first or not isinstance(env, RewardShapingBatch):
+        return None
+    return RewardShaper(env, first, arrays["reward_shaping"], job.spec.agents_per_env)
 
 
 def _assignment(job: ActorJob, policies: int, split: int, generation: int) -> PolicyAssignment:
@@ -219,4 +229,11 @@ def _assignment(job: ActorJob, policies: int, split: int, generation: int) -> Po
         splits = job.sampling.worker_num_splits
         return SplitAssignment(policies, job.index * splits + split, job.num_actors * splits)
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
-    return EpisodeAssignment(policies, seed)
+    sampling = job.sampling
+    return MatchAssignment(
+        policies,
+        seed,
+        job.spec.agents_per_env,
+        matches=sampling.policy_change_episodes,
+        mixes=sampling.pbt_mix_policies_in_one_env,
+    )

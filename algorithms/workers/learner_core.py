@@ -19,8 +19,11 @@ from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.memory.layout import AnswerColumns, SharedArrays
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.messages import (
+    AdoptionRefused,
+    AdoptPolicy,
     HyperparametersChanged,
     HyperparametersRefused,
+    PolicyAdopted,
     PolicyRecovered,
     PolicyRestored,
     Report,
@@ -58,11 +61,12 @@ class LearnerCore:
         counters: WorkerCounters,
         job: LearnerJob,
         between_minibatches: Callable[[], None] | None = None,
+        snapshot_of: Callable[[int], WeightsBuffer] | None = None,
     ) -> None:
         """Builds the network from the seed; `begin` may replace its weights.
 
-        `snapshot`: for a successor. `between_minibatches`: called when a checkpoint may be taken in the middle of an
-        iteration; it may raise to abandon that, and all further training.
+        `snapshot`: for a successor. `snapshot_of`: that of another policy, to adopt. `between_minibatches`: called when
+        a checkpoint may be taken in the middle of an iteration; it may raise to abandon that, and all further training.
         """
         torch.manual_seed(job.seed)
         self.job = job
@@ -90,7 +94,8 @@ class LearnerCore:
         self._rollbacks = 0
         self._between_minibatches = between_minibatches
         self._reports: list[Report] = []
-        self._pending: list[SetHyperparameters] = []  # for the next iteration
+        self._snapshot_of = snapshot_of
+        self._pending: list[SetHyperparameters | AdoptPolicy] = []  # for the next iteration
         self._untold: list[Report] = []  # of changes that no snapshot has yet
         self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
         # On the CPU the weights are published from where they lie.
@@ -164,15 +169,56 @@ class LearnerCore:
     def set_hyperparameters(self, command: SetHyperparameters) -> None:
         """Use other options from the next iteration on, and tell when a successor would as well."""
         try:
-            self._learner.config.changed(command.values)
+            self._learner.checked(command.values)
         except ConfigError as error:
             self._reports.append(HyperparametersRefused(*command, str(error)))
         else:
             self._pending.append(command)
 
+    def adopt_policy(self, command: AdoptPolicy) -> None:
+        """Go on as another policy from the next iteration on, and tell when a successor would as well."""
+        try:
+            self._learner.checked(command.values)
+        except ConfigError as error:
+            self._refuse(command, str(error))
+        else:
+            self._pending.append(command)
+
+    def _adopt(self, command: AdoptPolicy) -> None:
+        """Read another policy's snapshot, keep it as the own one, publish.
+
+        Wherever the learner dies in this, its successor has the weights of one member: before the own snapshot holds
+        what was adopted, the old one; from then on the new one, since its version is above that of the published
+        weights.
+        """
+        if command.request > self._learner.adoption:
+            assert self._snapshot_of is not None
+            try:
+                self._learner.checked(command.values)  # again: others may have changed since it was asked for
+                self._snapshot.adopt(self._snapshot_of(command.source), command.values, command.request)
+            except ConfigError as error:
+                self._refuse(command, str(error))
+                return
+            except ValueError as error:
+                self._refuse(command, f"policy {command.source} has nothing to copy yet ({error})")
+                return
+            failpoint("adopt-read")
+            self.keep_snapshot()
+            failpoint("adopt-kept")
+            self.publish()
+        self._reports.append(
+            PolicyAdopted(command.policy, command.source, command.values, self.policy_version, command.request)
+        )
+
+    def _refuse(self, command: AdoptPolicy, reason: str) -> None:
+        self._reports.append(AdoptionRefused(command.policy, command.source, reason, command.request))
+
     def _change_options(self) -> None:
         """Between two iterations, where weights, moments and options can be kept together."""
         for command in self._pending:
+            if isinstance(command, AdoptPolicy):
+                self._adopt(command)
+                continue
             try:
                 self._learner.change(command.values)
             except ConfigError as error:  # with others that were changed before
@@ -184,6 +230,10 @@ class LearnerCore:
             self._take_snapshot()  # which does not say that the weights are better than those rolled back to
             self._reports += self._untold
             self._untold.clear()
+
+    def take_snapshot(self) -> None:
+        """Keep what others may adopt, as it is now."""
+        self._take_snapshot()
 
     def keep_snapshot(self) -> None:
         """Let a successor go on from here, after an iteration whose numbers were finite."""
@@ -262,21 +312,23 @@ class LearnerCore:
     def _restored(self, found: checkpoints.Checkpoint | None) -> PolicyRestored:
         policy, version = self.job.policy, self.policy_version
         if found is None:
-            return PolicyRestored(policy, "", version, {}, math.nan, [])
+            return PolicyRestored(policy, "", version, {}, math.nan, [], {}, 0)
         best = checkpoints.best_metric(
             self.job.checkpoint_dir, self.job.best_metric, found, checkpoint_fit.why_unusable
         )
-        return PolicyRestored(policy, str(found.path), version, found.payload["run_state"], best, found.warnings)
+        state, values = found.payload["run_state"], self._learner.changed_options
+        warnings, adoption = found.warnings, self._learner.adoption
+        return PolicyRestored(policy, str(found.path), version, state, best, warnings, values, adoption)
 
     def _recover(self) -> PolicyRecovered:
         """Weights are those published last, the optimizer's moments those of the snapshot."""
         taken = self._snapshot.load(self._weights.version)
-        if self._weights.version >= taken.version:
+        if self._weights.version >= taken:
             self._weights.read_into(self._published.numpy())
             if self._published is not self._flat:
                 self._flat.copy_(self._published)
         self.publish()
-        return PolicyRecovered(self.job.policy, self.policy_version, taken.version)
+        return PolicyRecovered(self.job.policy, self.policy_version, taken)
 
     def _roll_back(self, reason: str) -> None:
         """Return to the last good snapshot; the policy version goes on counting.

@@ -9,7 +9,7 @@ import torch
 
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.messages import LearnerCommand, SaveCheckpoint, SetHyperparameters
+from appo.algorithms.messages import AdoptPolicy, LearnerCommand, SaveCheckpoint, SetHyperparameters
 from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
 from appo.algorithms.workers.checkpoint_writer import CheckpointWriter
 from appo.algorithms.workers.jobs import LearnerJob
@@ -37,7 +37,7 @@ class LearnerWorker(Worker):
     Reads:   complete blocks (actors, policy workers), commands, whether all actors are to stop (driver)
     Writes:  published weights, taken counters of blocks
     Sends:   PolicyRestored, PolicyRecovered, TrainingReport, TrainingRolledBack, CheckpointSaved, CheckpointFailed,
-             HyperparametersChanged, HyperparametersRefused (driver)
+             HyperparametersChanged, HyperparametersRefused, PolicyAdopted, AdoptionRefused (driver)
     """
 
     job: LearnerJob
@@ -49,7 +49,9 @@ class LearnerWorker(Worker):
         job, bells = self.job, self.bells
         weights = self.start.memory.open_weights(job.policy)
         snapshot = self.start.memory.open_snapshot(job.policy)
-        self._core = LearnerCore(self.arrays, weights, snapshot, self.counters, job, self._serve)
+        self._core = LearnerCore(
+            self.arrays, weights, snapshot, self.counters, job, self._serve, self.start.memory.open_snapshot
+        )
         self._writer = CheckpointWriter(self._core.folder)
         assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)
         pacer = ReleasePacer() if job.just_in_time and not job.sampler_only else None
@@ -118,6 +120,8 @@ class LearnerWorker(Worker):
         match command:
             case SetHyperparameters():
                 self._core.set_hyperparameters(command)
+            case AdoptPolicy():
+                self._core.adopt_policy(command)
             case SaveCheckpoint():
                 self.counters.lap(Timer.LEARNER_TRAIN)
                 self._writer.submit(command, self._core.encode)

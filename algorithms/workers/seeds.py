@@ -14,6 +14,7 @@ class SeedKey(enum.IntEnum):
     ASSIGNMENT = 1
     POLICY_WORKER = 2
     LEARNER = 3
+    POPULATION = 4
 
 
 class Seeds:

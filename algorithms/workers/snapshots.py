@@ -7,6 +7,7 @@ successor are newer than these: they are published after every optimizer step.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from appo.algorithms.learning.learner import Learner
-from appo.algorithms.memory.weights import PublishedVersion, WeightsBuffer
+from appo.algorithms.memory.weights import WeightsBuffer
 from appo.utils.failpoints import failpoint
 
 _PLAIN_BYTES = 65_536  # schedule, random numbers, counters; a generator's state takes 5 kB of it
@@ -46,23 +47,45 @@ class LearnerSnapshot:
         failpoint("learner-snapshot")
         self._buffer.publish_parts(parts, self._learner.policy_version)
 
-    def load(self, policy_version: int = 0) -> PublishedVersion:
+    def load(self, policy_version: int = 0) -> int:
         """Make the learner what it was; its policy version becomes `policy_version` if that is higher.
+
+        The policy version that it had comes back.
 
         Raises:
             ValueError: there is no snapshot, or one of another model.
         """
         state = self._learner.state_dict()
-        tensors = self._tensors(state)
+        plain = self._read(self._buffer)
+        taken: int = plain["num_updates"]
+        plain["num_updates"] = max(taken, policy_version)
+        self._learner.load_state_dict(state | plain)
+        return taken
+
+    def adopt(self, other: WeightsBuffer, values: Mapping[str, float], request: int) -> None:
+        """Make the learner another one, as that one's snapshot has it; nobody else sees it before `take`.
+
+        Args:
+            other: the snapshot of a learner of the same network.
+            values: options from now on.
+            request: see `Learner.adopt`.
+
+        Raises:
+            ValueError: there is no such snapshot, or it is of another network; nothing has changed.
+        """
+        plain = self._read(other)
+        self._learner.adopt(plain, values, request)
+
+    def _read(self, buffer: WeightsBuffer) -> dict[str, Any]:
+        """Weights and moments into the learner's own tensors; the rest comes back."""
+        tensors = self._tensors(self._learner.state_dict())
         arrays = [_as_array(tensor) for tensor in tensors]
-        taken = self._buffer.read_parts_into([self._plain, *arrays])
+        buffer.read_parts_into([self._plain, *arrays])
         for tensor, array in zip(tensors, arrays, strict=True):
             if tensor.device.type != "cpu":
                 _as_row(tensor).copy_(torch.from_numpy(array))
         plain: dict[str, Any] = pickle.loads(self._plain.tobytes())  # what follows the pickle is padding
-        plain["num_updates"] = max(plain["num_updates"], policy_version)
-        self._learner.load_state_dict(state | plain)
-        return taken
+        return plain
 
     def _tensors(self, state: dict[str, Any]) -> list[Tensor]:
         moments = state["optimizer"]

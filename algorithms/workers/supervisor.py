@@ -20,12 +20,14 @@ import psutil
 from appo.algorithms.memory import blocks
 from appo.algorithms.memory.counters import EventCounter, Phase
 from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.memory.reward_weights import write_reward_weights
 from appo.algorithms.messages import (
     Command,
     Failed,
     Ready,
     ReplaceWorkers,
     Report,
+    SetRewardShaping,
     WorkerLost,
     WorkerQuarantined,
     WorkerReady,
@@ -134,10 +136,13 @@ class Supervisor:
     def send_all(self, commands: Iterable[Command]) -> None:
         """Carry commands out, or hand each to the worker that it is for; dropped where that one is not ready yet."""
         for command in commands:
-            if isinstance(command, ReplaceWorkers):
-                self._replace_workers(command)
-            else:
-                self.send(WorkerId(LEARNER, command.policy, 0), command)
+            match command:
+                case ReplaceWorkers():
+                    self._replace_workers(command)
+                case SetRewardShaping():
+                    write_reward_weights(self._arrays, command.policy, command.weights)
+                case _:
+                    self.send(WorkerId(LEARNER, command.policy, 0), command)
 
     def send(self, worker: WorkerId, command: Command) -> bool:
         """Give a worker a command; False when there is no such worker, or its successor is not ready yet."""

@@ -295,3 +295,42 @@ class Continuous(Task):
     def score(self, action: Any) -> float:
         """Minus the distance."""
         return -float(np.abs(action - self.target).mean())
+
+
+class Shaped(Identity):
+    """Identity whose reward also pays for choice 0, whatever was seen: how much is a weight that training may tune.
+
+    The objective, `true_reward`, is the number of right answers: L, which the best policy for the reward reaches where
+    that weight is below 1. Above, it always chooses 0, and L / size answers are right.
+    """
+
+    def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
+        super().__init__(options, context)
+        self.weights = {"right": 1.0, "zero": 1.5}
+        self.changes = 0  # of the weights within the present episode
+
+    def get_reward_shaping(self) -> dict[str, float]:
+        """See `appo.envs.api.RewardShaping`."""
+        return dict(self.weights)
+
+    def set_reward_shaping(self, weights: dict[str, float]) -> None:
+        """See `appo.envs.api.RewardShaping`."""
+        self.weights = dict(weights)
+        self.changes += self.steps > 0
+
+    def observe(self) -> Any:
+        """The answer itself."""
+        if self.steps == 0:
+            self.changes = 0
+        return super().observe()
+
+    def score(self, action: Any) -> float:
+        """What the weights say."""
+        return self.weights["right"] * super().score(action) + self.weights["zero"] * (int(action) == 0)
+
+    def describe(self) -> dict[str, Any]:
+        """With the last step the objective, and the weight that was in force."""
+        if self.steps != self.length:
+            return {}
+        told = {"right": self.num_right / self.steps, "zero": self.weights["zero"], "changes": float(self.changes)}
+        return {"true_reward": float(self.num_right), "episode_extra_stats": told}

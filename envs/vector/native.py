@@ -27,7 +27,6 @@ from appo.envs.api import (
     EnvError,
     EnvSpec,
     MisfitError,
-    RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
@@ -35,7 +34,7 @@ from appo.envs.contract import check_report, checked_reset, flag, flags, frame_c
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
 from appo.envs.specs import complete_spec, declares_info_mask, require_spec
-from appo.envs.wrappers import find_ability
+from appo.envs.wrappers import find_ability, shape_rewards
 from appo.utils.options import ConfigError
 
 EVERY_ROW = slice(None)
@@ -186,7 +185,7 @@ class VectorEnvAdapter:
         if "progress" in self._told:
             self.set_training_progress(self._told["progress"])
         if "shaping" in self._told:
-            self.set_reward_shaping(self._told["shaping"])
+            self.shape_rewards(0, self._told["shaping"])
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
@@ -304,17 +303,14 @@ class VectorEnvAdapter:
         except FAILURES as error:
             self._failed = self._failure("set_training_progress", error)
 
-    def get_reward_shaping(self) -> dict[str, float] | None:
-        """The weights of the reward in force; None where the environment has none to tune."""
-        shaping = find_ability(self.env, RewardShaping)
-        return None if shaping is None else shaping.get_reward_shaping()
-
-    def set_reward_shaping(self, weights: dict[str, float]) -> None:
-        """Hand new weights to the environment, if it has any."""
+    def shape_rewards(self, index: int, weights: list[dict[str, float]]) -> None:
+        """See `RewardShapingBatch`; all environments are one, so the newest weights are those of all, at once."""
+        del index
         self._told["shaping"] = weights
-        shaping = find_ability(self.env, RewardShaping)
-        if shaping is not None:
-            shaping.set_reward_shaping(weights)
+        try:
+            shape_rewards(self.env, weights)
+        except FAILURES as error:
+            self._failed = self._failure("set_reward_shaping", error)
 
     def close(self) -> None:
         """Close the environment, once."""

@@ -26,14 +26,13 @@ from appo.envs.api import (
     EnvError,
     EnvSpec,
     MisfitError,
-    RewardShaping,
     StepArrays,
     TrainingProgressListener,
 )
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_spec
-from appo.envs.wrappers import find_ability
+from appo.envs.wrappers import find_ability, shape_rewards
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -83,6 +82,7 @@ class SerialVecEnv:
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
         self._find_abilities()
         self._told: dict[str, Any] = {}  # what environments were told last, for a replacement
+        self._reward_weights: dict[int, list[dict[str, float]]] = {}  # the same, of each
         self._is_closed = False
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
@@ -206,14 +206,12 @@ class SerialVecEnv:
         self._find_abilities()
         if "progress" in self._told and index in self._listeners:
             self._tell_progress(index)
-        if "shaping" in self._told:
-            self.set_reward_shaping(self._told["shaping"])
+        if index in self._reward_weights:
+            self.shape_rewards(index, self._reward_weights[index])
 
     def _find_abilities(self) -> None:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
         self._listeners = {index: listener for index, listener in listeners if listener is not None}
-        shapings = [find_ability(adapter.env, RewardShaping) for adapter in self._adapters]
-        self._shapings = [shaping for shaping in shapings if shaping is not None]
 
     def _per_env(self, actions: np.ndarray) -> Any:
         """[E, W] -> for each environment what its adapter takes: an action, or a list with one per agent."""
@@ -299,22 +297,23 @@ class SerialVecEnv:
         try:
             self._listeners[index].set_training_progress(self._told["progress"])
         except FAILURES as error:
-            failed = failure(index, "set_training_progress", error, self._contexts[index])
+            self._fail_next_step(index, "set_training_progress", error)
 
-            def fail(*_: Any) -> None:
-                raise failed
+    def _fail_next_step(self, index: int, phase: str, error: BaseException) -> None:
+        failed = failure(index, phase, error, self._contexts[index])
 
-            self._slots[index] = (fail, self._slots[index][1])
+        def fail(*_: Any) -> None:
+            raise failed
 
-    def get_reward_shaping(self) -> dict[str, float] | None:
-        """The weights of the reward in force; None where the environments have none to tune."""
-        return self._shapings[0].get_reward_shaping() if self._shapings else None
+        self._slots[index] = (fail, self._slots[index][1])
 
-    def set_reward_shaping(self, weights: dict[str, float]) -> None:
-        """Hand new weights to every environment that has any."""
-        self._told["shaping"] = weights
-        for shaping in self._shapings:
-            shaping.set_reward_shaping(weights)
+    def shape_rewards(self, index: int, weights: list[dict[str, float]]) -> None:
+        """See `RewardShapingBatch`; the next step of an environment that raises fails."""
+        self._reward_weights[index] = weights
+        try:
+            shape_rewards(self._adapters[index].env, weights)
+        except FAILURES as error:
+            self._fail_next_step(index, "set_reward_shaping", error)
 
     def remember_randomness(self) -> None:
         """See `appo.envs.api.Repeatable`."""

@@ -31,7 +31,8 @@ PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir", PLACEHOLDER,
 }  # fmt: skip
-BENCHMARKS = "\n".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+COMMANDS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+BENCHMARKS = "\n".join(path.read_text() for path in COMMANDS)
 BENCHMARK_FLAGS = set(re.findall(r'add_argument\(\s*"--(\w+)"', BENCHMARKS))
 
 

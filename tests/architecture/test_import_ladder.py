@@ -27,7 +27,7 @@ FLOORS = [
         "appo.algorithms.saved_config",
     ],
     ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],
-    ["appo.algorithms.sampling"],
+    ["appo.algorithms.sampling", "appo.algorithms.population"],
     ["appo.algorithms.config"],
     ["appo.algorithms.evaluation"],
     ["appo.algorithms.reporting", "appo.algorithms.workers"],

@@ -7,6 +7,7 @@ import torch
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
 from appo.algorithms.reporting.sinks.status import as_json
+from appo.algorithms.run.controllers.population import Member, Population
 from appo.algorithms.specs import ActionSpec
 from appo.envs.api import ActionLeaf
 from tests.architecture.source_tree import ROOT
@@ -41,14 +42,23 @@ def statistics():
     return numbers
 
 
+def population_of_one():
+    """The controller of a population, with a policy that tunes one option."""
+    population = Population.__new__(Population)
+    population.members = [Member({"learning_rate": 1e-4, "reward:kill": 1.0}, 0)]
+    return population
+
+
 def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
     of_a_run = statistics()
-    written = set(of_a_run.scalars(0) | of_a_run.stage_scalars())
+    written = set(of_a_run.scalars(0) | of_a_run.stage_scalars() | population_of_one().scalars(0))
     assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
     placeholders = {
         "0_aux/avg_kills": "0_aux/avg_<statistic>",
         f"train/aux_{LOSS}": "train/aux_<name>",
         f"train/aux_{LOSS}_distance": "train/aux_<name>_<key>",
+        "zz_pbt/cfg_learning_rate": "zz_pbt/cfg_<option>",
+        "zz_pbt/rew_kill": "zz_pbt/rew_<weight>",
     }
     assert {placeholders.get(key, key) for key in written} == {key for key in documented() if "/" in key}
 

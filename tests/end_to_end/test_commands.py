@@ -15,8 +15,9 @@ CONTROLLER = """
 import pathlib
 from appo.algorithms.messages import SetHyperparameters
 from appo.algorithms.run.controllers import table
+from appo.algorithms.run.controllers.context import Controller
 
-class Changes:
+class Changes(Controller):
     def __init__(self, context):
         self.left = [SetHyperparameters(0, {"learning_rate": 0.00077}), SetHyperparameters(0, {"learning_rate": -1.0})]
 

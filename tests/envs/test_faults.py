@@ -113,7 +113,7 @@ STATE = ("rewards", "terminated", "truncated", "frames", "is_first", "is_last", 
 def test_an_environment_that_raises_is_built_anew_and_the_others_go_on():
     batch = Batch({(0, 3): CRASH}).reset()
     batch.vec.set_training_progress(50)
-    batch.vec.set_reward_shaping({"kill": 2.0})
+    batch.vec.shape_rewards(1, [{"kill": 2.0}])
     batch.step(2)
     infos = batch.step()
     assert [batch.row("obs", row) for row in range(3)] == [[0, 3], [1, 0], [0, 3]]

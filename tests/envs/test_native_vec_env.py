@@ -284,7 +284,7 @@ def test_what_an_environment_was_told_is_told_to_the_one_that_takes_its_place():
 
     batch = VectorEnvAdapter(build(contexts(1)[0]), contexts(1), FaultPolicy(10), build)
     batch.set_training_progress(1000)
-    batch.set_reward_shaping({"speed": 2.0})
+    batch.shape_rewards(0, [{"speed": 2.0}])
     first, said = batch.env, [1000, {"speed": 2.0}]
     play(batch, 2)
     assert batch.env is not first and built[1].attempt == 1

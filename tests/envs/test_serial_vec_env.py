@@ -432,15 +432,15 @@ def test_optional_abilities_are_found_below_wrappers():
 
     envs = [Able(), Able()]
     batch = batch_of(*(gymnasium.wrappers.TimeLimit(env, 5) for env in envs))
-    assert batch.get_reward_shaping() == {"kill": 1.0}
-    batch.set_reward_shaping({"kill": 2.0})
+    assert batch.spec.reward_shaping == (("kill", 1.0),)
+    batch.shape_rewards(1, [{"kill": 2.0}])
     batch.set_training_progress(1000)
-    assert [(env.weights, env.progress) for env in envs] == [({"kill": 2.0}, 1000)] * 2
+    assert [(env.weights, env.progress) for env in envs] == [({"kill": 1.0}, 1000), ({"kill": 2.0}, 1000)]
 
     unable = batch_of(Scripted(CONTINUES))
-    unable.set_reward_shaping({"kill": 2.0})
+    unable.shape_rewards(0, [{"kill": 2.0}])
     unable.set_training_progress(1)
-    assert unable.get_reward_shaping() is None
+    assert unable.spec.reward_shaping == ()
 
 
 def test_an_episode_is_cut_after_its_next_step_unless_it_ends_there():

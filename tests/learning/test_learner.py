@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from appo.algorithms.learning.learner import Learner
+from appo.utils.options import ConfigError
 from tests.learning.learning_cases import Categorical, TinyModel, acted_out, config_for
 
 
@@ -139,6 +140,8 @@ def test_what_is_saved_keeps_its_names():
         "generator": (),
         "num_updates": (),
         "changed_options": [],
+        "version_floor": (),
+        "adoption": (),
     }
 
 
@@ -307,3 +310,24 @@ def test_a_batch_elsewhere_is_refused():
     model = TinyModel()
     with pytest.raises(ValueError, match="the batch is on cpu, the learner on cuda"):
         Learner(model, config_for(6, 4), "cuda").train(acted_out(model), 0, 0.0)
+
+
+def test_an_option_of_the_auxiliary_loss_changes_while_training_goes_on_and_is_kept():
+    torch.manual_seed(0)
+    model = TinyModel()
+    config = config_for(6, 4, auxiliary_loss="action_smoothness")
+    learner = Learner(model, config, "cpu")
+    batch = acted_out(model)
+
+    def weight(of):
+        loss = of.train(batch, of.policy_version, 0.0).metrics
+        return loss["aux_action_smoothness"] / loss["aux_action_smoothness_distance"]
+
+    assert weight(learner) == pytest.approx(0.01)
+    learner.change({"action_smoothness_coeff": 0.5, "learning_rate": 0.0})
+    assert weight(learner) == pytest.approx(0.5)
+    successor = Learner(model, config, "cpu")
+    successor.load_state_dict(learner.state_dict())
+    assert weight(successor) == pytest.approx(0.5) and successor.config.learning_rate == 0.0
+    with pytest.raises(ConfigError, match=r"action_smoothness_coeff=-1\.0; allowed"):
+        learner.change({"action_smoothness_coeff": -1.0})

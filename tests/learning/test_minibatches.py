@@ -35,7 +35,7 @@ def test_rewards_are_scaled_and_then_clipped():
 def test_rows_older_than_the_limit_are_masked_but_keep_their_ratio():
     batch = numbered()
     batch.policy_version[:] = torch.arange(6)[:, None]
-    data = whole_batch(batch, config_for(6, 4, max_policy_lag=7), 10)
+    data = whole_batch(batch, config_for(6, 4), 3)
     assert not data.valid[:3].any()
     assert_close(data.valid[3:], data.acted[3:])
     assert data.acted[:3].any()

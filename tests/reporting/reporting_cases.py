@@ -34,7 +34,7 @@ def small_statistics(stats_avg: int = 3, *, budget: Budget | None = None, every_
     arrays = shared(**({"actors": 2, "processes": len(roster)} | sizes))
     statistics = Statistics(arrays, stats_avg, kinds, budget or Budget(), every_s)
     for policy in range(policies):
-        statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, []))
+        statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, [], {}, 0))
     return statistics
 
 
@@ -48,4 +48,4 @@ def training(policy=0, step=1, **metrics) -> TrainingReport:
 
 
 def restored(policy=0, *, best=math.nan, **run_state) -> PolicyRestored:
-    return PolicyRestored(policy, "somewhere.pth", 5, run_state, best, [])
+    return PolicyRestored(policy, "somewhere.pth", 5, run_state, best, [], {}, 0)

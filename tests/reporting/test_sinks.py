@@ -46,7 +46,7 @@ class Run:
         self.experiment.accept()
         self.statistics = small_statistics(policies=policies, budget=Budget(10_000, 500.0), every_s=every_s)
         for policy in range(policies):
-            self.statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, []))
+            self.statistics.add(PolicyRestored(policy, "", 0, {}, math.nan, [], {}, 0))
         self.files = self.experiment.output_files(policies)
         self.sinks = [make(self.files) for make in SINKS]
 

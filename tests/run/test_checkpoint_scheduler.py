@@ -26,13 +26,16 @@ class Case:
         for policy in range(policies):
             self.statistics.add(restored(policy))
         values = {"save_every_sec": 100.0, "save_best_every_sec": 5.0, "save_best_after": 1000}
-        self.pool_state: dict[str, Any] = {}
+        self.more_state: dict[str, Any] = {}
         config: Any = types.SimpleNamespace(run=RunConfig(**(values | options)))
         unused: Any = None
         roster = Roster({LEARNER: Group(policies, 1)})
-        context = ControllerContext(config, unused, roster, self.statistics, unused, unused, lambda: self.pool_state)
+        context = ControllerContext(config, unused, roster, self.statistics, unused, unused, unused, self.run_state)
         self.scheduler = CheckpointScheduler(context)
         self.scheduler.may_save = True
+
+    def run_state(self, policy):
+        return self.statistics.run_state(policy) | self.more_state
 
     def send(self):
         """What the driver does with the commands of a controller."""
@@ -136,7 +139,7 @@ def test_each_policy_has_its_own_best(clock):
 
 def test_a_command_holds_what_the_driver_knows(clock):
     case = Case(clock, policies=2)
-    case.pool_state = {"population": [1, 2]}
+    case.more_state = {"population": [1, 2]}
     case.play(4.0, policy=1, frames=77)
     case.save_all("latest")
     [(_, first), (policy, command)] = case.sent

@@ -7,6 +7,7 @@ from appo.algorithms.config import resolve
 from appo.algorithms.messages import EpisodesFinished, SaveCheckpoint, TrainingReport
 from appo.algorithms.run import driver as module
 from appo.algorithms.run import resources
+from appo.algorithms.run.controllers.context import Controller
 from appo.algorithms.run.driver import Driver
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.serial import SerialWorkerPool
@@ -17,7 +18,7 @@ from appo.utils.signals import StopSignals
 OPTIONS = ["--batch_size=128", "--rollout=8", "--num_workers=1", "--num_envs_per_worker=8", "--use_rnn=False"]
 
 
-class SavesOften:
+class SavesOften(Controller):
     """Asks for a milestone with every iteration that it hears of."""
 
     made: list["SavesOften"] = []  # noqa: RUF012
@@ -38,6 +39,9 @@ class SavesOften:
         self._to_ask = 0
         return commands
 
+    def scalars(self, policy):
+        return {"zz_test/asked": float(self.asked)}
+
 
 class Remembers:
     """A sink that keeps the states of the snapshots that it was given."""
@@ -45,11 +49,12 @@ class Remembers:
     made: list["Remembers"] = []  # noqa: RUF012
 
     def __init__(self, files):
-        self.states, self.is_closed = [], False
+        self.states, self.points, self.is_closed = [], [], False
         self.made.append(self)
 
     def write(self, snapshot):
         self.states.append((snapshot.state, snapshot.env_frames))
+        self.points += snapshot.points
 
     def close(self):
         self.is_closed = True
@@ -87,6 +92,11 @@ def test_a_controller_hears_every_report_and_its_commands_are_carried_out(run):
     assert {TrainingReport, EpisodesFinished} <= controller.heard
     milestones = list((run.checkpoint_dir(0) / "milestones").iterdir())
     assert controller.asked >= 3 and milestones
+
+
+def test_tags_of_a_controller_are_in_the_points(run):
+    [controller], [sink] = SavesOften.made, Remembers.made
+    assert sink.points[-1].scalars["zz_test/asked"] == controller.asked
 
 
 def test_a_sink_is_given_every_snapshot_to_the_last_and_is_closed(run):

@@ -12,7 +12,7 @@ from appo.algorithms.memory.blocks import LearnerBlocks, SplitBlocks
 from appo.algorithms.memory.layout import SharedArrays, Sizes, block_arrays
 from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import EpisodeAssignment, PolicyAssignment
+from appo.algorithms.sampling.policy_assignment import MatchAssignment, PolicyAssignment
 from appo.algorithms.specs import action_spec, observation_tensors, observed
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)
@@ -149,7 +149,7 @@ class Played:
         self.arrays = SharedArrays.create(sizes)
         self.cell = (1, 0)  # neither the first actor nor the last split
         self.counted = (self.arrays["env_frames"][1], self.arrays["agent_steps"][1])
-        assignment = assignment or EpisodeAssignment(policies, np.random.SeedSequence(seed))
+        assignment = assignment or MatchAssignment(policies, np.random.SeedSequence(seed))
         self.requests = [PolicyRequests(self.arrays, policy, 0, 1) for policy in range(policies)]
         self.learners = [LearnerBlocks(self.arrays, policy) for policy in range(policies)]
         blocks_of_split, requests = SplitBlocks(self.arrays, *self.cell), SplitRequests(self.arrays, *self.cell)

@@ -13,7 +13,7 @@ from appo.algorithms.sampling import policy_assignment
 from appo.algorithms.sampling.env_split import EnvSplit
 from appo.algorithms.sampling.policy_assignment import (
     ROLLOUTS_PER_TURN,
-    EpisodeAssignment,
+    MatchAssignment,
     SplitAssignment,
 )
 from appo.algorithms.specs import ELAPSED_STEPS
@@ -170,7 +170,7 @@ def test_a_successor_starts_with_episodes_out_of_step_once_a_rollout_of_its_pred
         played.step()
     place = SplitBlocks(played.arrays, *played.cell), SplitRequests(played.arrays, *played.cell)
     counted = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    successor = EnvSplit(batch_of(scripted()), *place, EpisodeAssignment(1, np.random.SeedSequence(1)), counted)
+    successor = EnvSplit(batch_of(scripted()), *place, MatchAssignment(1, np.random.SeedSequence(1)), counted)
     assert not successor.start(Decorrelation(np.random.default_rng(0), 10)) and not successor.try_next_block()
     assert successor.waits_for_block and not successor.has_started and not played.requests[0].count()
     assert played.learn() == 1

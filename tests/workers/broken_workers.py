@@ -57,7 +57,7 @@ class TellsMuchInSetup(Echo):
     """Restores a policy whose run state is several times as large as a queue."""
 
     def setup(self):
-        self.report(PolicyRestored(0, "somewhere.pth", 5, {"returns": [0.5] * 300_000}, 0.0, []))
+        self.report(PolicyRestored(0, "somewhere.pth", 5, {"returns": [0.5] * 300_000}, 0.0, [], {}, 0))
 
 
 class TellsManyEpisodes(Idle):

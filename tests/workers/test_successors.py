@@ -187,7 +187,7 @@ def test_what_the_driver_never_heard_of_is_told_again(tmp_path):
     told = successor.begin()
     assert isinstance(told, PolicyRestored)
     assert (told.train_step, told.checkpoint, told.run_state) == (3, saved.path, run_state(77))
-    assert next_learner(turns, tmp_path / "empty").begin() == PolicyRestored(0, "", 3, {}, math.nan, [])
+    assert next_learner(turns, tmp_path / "empty").begin() == PolicyRestored(0, "", 3, {}, math.nan, [], {}, 0)
     turns.close()
 
 

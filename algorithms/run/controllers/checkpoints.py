@@ -17,7 +17,7 @@ from appo.algorithms.messages import (
     WorkerReady,
 )
 from appo.algorithms.reporting.snapshot import RunSnapshot
-from appo.algorithms.run.controllers.context import ControllerContext
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.roster import LEARNER
 from appo.utils.files import DiskFaults
 
@@ -27,14 +27,14 @@ MOST_OPEN = 4
 log = logging.getLogger(__name__)
 
 
-class CheckpointScheduler:
+class CheckpointScheduler(Controller):
     """Asks the learners for checkpoints: periodically, for the best policy, and for milestones."""
 
     def __init__(self, context: ControllerContext) -> None:
         """Saves nothing before `may_save` is set."""
         self._run = run = context.config.run
         self._statistics = context.statistics
-        self._pool_state = context.pool_state
+        self._run_state = context.run_state
         self._roster = context.roster
         now = time.monotonic()
         self._next = {
@@ -144,7 +144,7 @@ class CheckpointScheduler:
 
     def _ask(self, policy: int, kind: str, metric: float = math.nan, metric_name: str = "") -> None:
         self._requests += 1
-        state = self._statistics.run_state(policy) | self._pool_state()
+        state = self._run_state(policy)
         command = SaveCheckpoint(policy, kind, state["env_frames"], state, self._requests, metric, metric_name)
         # A learner that is being replaced is asked as soon as it is there.
         self._open[self._requests] = command

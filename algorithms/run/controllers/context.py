@@ -10,6 +10,7 @@ from appo.algorithms.config import TrainConfig
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.event_log import EventLog
+from appo.algorithms.reporting.population_log import PopulationLog
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.reporting.statistics import Statistics
 from appo.algorithms.workers.roster import Roster
@@ -23,8 +24,9 @@ class ControllerContext(NamedTuple):
     roster: Roster
     statistics: Statistics
     event_log: EventLog
+    population_log: PopulationLog
     log_dir: Path
-    pool_state: Callable[[], dict[str, Any]]  # what a checkpoint keeps of the workers
+    run_state: Callable[[int], dict[str, Any]]  # policy -> what its checkpoints keep of the driver and the workers
 
 
 class Controller(Protocol):
@@ -39,3 +41,13 @@ class Controller(Protocol):
         Raises:
             RunFailed: the run cannot go on.
         """
+
+    def state(self, policy: int) -> dict[str, Any]:
+        """What checkpoints of a policy keep of this, by names of its own; comes back in `PolicyRestored.run_state`."""
+        del policy
+        return {}
+
+    def scalars(self, policy: int) -> dict[str, float]:
+        """Tags of a policy, for its curves."""
+        del policy
+        return {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.algorithms.run.controllers.population import Population
+from appo.algorithms.run.controllers.schedule import Schedule
 from appo.algorithms.run.controllers.watchdog import Watchdog
 
-CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog,)
+CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog, Population, Schedule)

@@ -16,7 +16,7 @@ from appo.algorithms.memory.counters import Phase
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import Command, ReplaceWorkers, Report
 from appo.algorithms.reporting.snapshot import RunSnapshot
-from appo.algorithms.run.controllers.context import ControllerContext
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.awake_clock import AwakeClock
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER
@@ -134,7 +134,7 @@ class StallDetector:
         return None
 
 
-class Watchdog:
+class Watchdog(Controller):
     """The first time, lets the workers be replaced that block progress; the second time in a row, ends the run."""
 
     def __init__(self, context: ControllerContext) -> None:
