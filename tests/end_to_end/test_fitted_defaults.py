@@ -107,4 +107,5 @@ def test_data_are_younger_where_only_the_next_iteration_may_be_collected_meanwhi
         lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
         lags[ahead] = max(line.get("0_aux/policy_lag_avg", 0.0) for line in lines) / steps
         shutil.rmtree(run.folder)
-    assert lags[0] == 0.0 < lags[4] < 1.5 < lags[-1], lags
+    # On a busy machine collecting may take as long as learning: then the data of the second are as young as can be.
+    assert lags[0] == 0.0 <= lags[4] < 1.5 < lags[-1], lags

@@ -170,7 +170,10 @@ class Turns:
 
     def actor_job(self, actor: int) -> ActorJob:
         sampling = SamplingConfig(
-            num_workers=ACTORS, num_envs_per_worker=SPLITS * ENVS_PER_SPLIT, worker_num_splits=SPLITS
+            num_workers=ACTORS,
+            num_envs_per_worker=SPLITS * ENVS_PER_SPLIT,
+            worker_num_splits=SPLITS,
+            policy_change_episodes=1,
         )
         return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6, self.case.spec)
 

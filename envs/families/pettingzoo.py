@@ -1,0 +1,86 @@
+"""PettingZoo: several agents in one environment (pettingzoo_classic_rps_v2, pettingzoo_mpe2_simple_spread_v3 ...).
+
+`pettingzoo_<group>_<module>` is PettingZoo's module `pettingzoo.<group>.<module>`; those of the group mpe2 come from
+the package of that name. Parallel environments are taken as they are. In games whose agents take turns, all but the one
+whose turn it is are inactive. Agents of one environment have to have the same spaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.registry import NoOptions, unknown_name
+from appo.utils.options import ConfigError
+
+_PREFIX = "pettingzoo_"
+_MPE2 = "mpe2"
+GROUPS = ("classic", "sisl", "butterfly", _MPE2)
+NAMES = (
+    "pettingzoo_classic_rps_v2",
+    "pettingzoo_classic_tictactoe_v3",
+    "pettingzoo_classic_connect_four_v3",
+    "pettingzoo_sisl_multiwalker_v9",
+    "pettingzoo_sisl_pursuit_v5",
+    "pettingzoo_butterfly_cooperative_pong_v6",
+    "pettingzoo_butterfly_pistonball_v6",
+    "pettingzoo_mpe2_simple_v3",
+    "pettingzoo_mpe2_simple_spread_v3",
+    "pettingzoo_mpe2_simple_reference_v3",
+)
+
+
+def make(name: str, options: NoOptions, context: EnvContext) -> Any:
+    """Build one environment by its name.
+
+    Raises:
+        ConfigError: there is no such environment, or it needs what is not installed.
+    """
+    from appo.envs.simulators.pettingzoo_turns import InTurns
+
+    try:
+        with _without_deprecations():
+            module = _module(name)
+            if hasattr(module, "parallel_env"):
+                return module.parallel_env(render_mode=context.render_mode)
+            return InTurns(module.env(render_mode=context.render_mode))
+    except ModuleNotFoundError:
+        raise  # the registry says what to install
+    except ImportError as error:  # the environment's own, whose text says what to install
+        raise ConfigError(f"--env={name} cannot be imported: {' '.join(str(error).split())}") from error
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """None: options are fitted to the environment."""
+    del name
+    return {}
+
+
+def _module(name: str) -> ModuleType:
+    group, _, rest = name.removeprefix(_PREFIX).partition("_")
+    if group not in GROUPS or not rest:
+        raise unknown_name(name, NAMES)
+    package = _MPE2 if group == _MPE2 else f"pettingzoo.{group}"
+    module = f"{package}.{rest}"
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            raise unknown_name(name, NAMES) from error
+        raise
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """PettingZoo warns of modules that are imported by their names instead of by its registry."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)

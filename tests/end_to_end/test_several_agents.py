@@ -1,0 +1,24 @@
+"""Environments of several agents, trained by id with policies that meet in them."""
+
+import pytest
+
+from appo.utils.files import read_json_lines
+from tests.end_to_end.conftest import SMALL
+
+
+@pytest.mark.parametrize(
+    ("env", "policies"),
+    [
+        ("pettingzoo_classic_rps_v2", 2),
+        ("pettingzoo_classic_tictactoe_v3", 2),
+        ("pettingzoo_mpe2_simple_spread_v3", 1),
+    ],
+)
+def test_each_policy_learns_from_what_it_played(start, env, policies):
+    options = [f"--num_policies={policies}", "--train_for_env_steps=12000", "--policy_change_episodes=3"]
+    run = start(*SMALL, *options, env=env)
+    assert run.end() == 0, run.output
+    status = run.status()["policies"]
+    assert all(policy["train_steps"] > 0 and policy["episodes"] > 0 for policy in status), status
+    points = [point for point in read_json_lines(run.folder / "metrics.jsonl") if "train/valids_fraction" in point]
+    assert {point["policy"] for point in points} == set(range(policies))
