@@ -24,11 +24,9 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.fitted_defaults import Choice, choose
-from appo.algorithms.learning.config import LearningConfig, changed, changing_options
+from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.population.config import PopulationConfig
-from appo.algorithms.population.schedule import ScheduleStep, read_schedule
-from appo.algorithms.population.start_values import read_start_values
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.sampling.config import SamplingConfig, available_cores
 from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
@@ -77,8 +75,9 @@ class TrainConfig:
         policies, population = self.sampling.num_policies, self.population
         if population.with_pbt and policies < 2:
             raise ConfigError("with_pbt=True needs a population; nearest: --num_policies=2, usual are 4 to 8")
-        if population.with_pbt and self.run.sampler_only:
-            raise ConfigError("with_pbt=True has nothing to tune with sampler_only=True; leave one out")
+        if self.run.sampler_only and (population.with_pbt or population.schedule_file):
+            name = "with_pbt=True" if population.with_pbt else "schedule_file"
+            raise ConfigError(f"{name} has nothing to tune with sampler_only=True; leave one out")
 
 
 class ResolvedConfig(NamedTuple):
@@ -247,42 +246,6 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
         if value != options[name].default or origin.startswith(FITTED):
             table.add_row(name, cli.to_text(value), origin)
     (console or Console()).print(table)
-
-
-def check_files(config: TrainConfig, *, resumed: bool) -> None:
-    """Refuse files of a population that cannot be used. Where a run is resumed, what policies begin with is past.
-
-    Raises:
-        ConfigError: names the file and what is wrong with it.
-    """
-    if not resumed:
-        start_values(config)
-    schedule(config)
-
-
-def start_values(config: TrainConfig) -> list[dict[str, float]]:
-    """What the file of `--pbt_start_values` says of each policy; nothing without it.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
-    path = config.population.pbt_start_values
-    usual = {name: option.value for name, option in changing_options(config.learning, config.auxiliary).items()}
-    return read_start_values(path, config.sampling.num_policies, usual, _changes(config)) if path else []
-
-
-def schedule(config: TrainConfig) -> list[ScheduleStep]:
-    """What the file of `--schedule_file` says; nothing without it.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
-    path = config.population.schedule_file
-    return read_schedule(path, _changes(config)) if path else []
-
-
-def _changes(config: TrainConfig) -> Callable[[dict[str, float]], Any]:
-    return lambda values: changed(config.learning, config.auxiliary, values)
 
 
 def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:

@@ -1,4 +1,6 @@
-"""What a population did: `python -m appo.tools.population train_dir/first [population.png] [--replay=schedule.json]`.
+"""Show what population-based training did.
+
+    python -m appo.tools.population train_dir/first [population.png] [--replay=schedule.json]
 
 Reads `pbt_history.jsonl` and `metrics.jsonl` of an experiment. Prints a table of the policies: objective, options in
 force, how often each copied another one. With the name of an image it draws objectives and options over the frames of

@@ -284,7 +284,8 @@ def changed(learning: LearningConfig, auxiliary: Any, values: Mapping[str, float
         if not math.isfinite(value):
             raise ConfigError(f"a change of hyperparameters sets {name}={value}; it has to be a finite number")
         check_value(name, value, options[name].rule, "a change of hyperparameters")
-    own = {name: value for name, value in values.items() if hasattr(learning, name)}
+    declared = {field.name for field in dataclasses.fields(learning)}
+    own = {name: value for name, value in values.items() if name in declared}
     others = {name: value for name, value in values.items() if name not in own}
     result: LearningConfig = dataclasses.replace(learning, **dict[str, Any](own))
     result.check_combinations()

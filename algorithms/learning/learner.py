@@ -28,7 +28,7 @@ from appo.algorithms.learning.adam import Adam
 from appo.algorithms.learning.advantages import masked_mean
 from appo.algorithms.learning.auxiliary_loss import load
 from appo.algorithms.learning.batch import Batch
-from appo.algorithms.learning.config import LearningConfig, changed
+from appo.algorithms.learning.config import LearningConfig, changed, changing_options
 from appo.algorithms.learning.metrics import (
     ContinuousColumns,
     adam_metrics,
@@ -275,8 +275,8 @@ class Learner:
         change = self._changed_options.get(name)
         if change:
             return change.base
-        value = getattr(self.config, name, None)
-        return getattr(self._auxiliary_options, name, None) if value is None else value
+        option = changing_options(self.config, self._auxiliary_options).get(name)
+        return option.value if option else None
 
     def _apply_config(self) -> None:
         self._optimizer.betas = (self.config.adam_beta1, self.config.adam_beta2)

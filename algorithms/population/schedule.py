@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.population.tuned import learning_values
+from appo.algorithms.population.tuned import learning_values, require_numbers
 from appo.utils.options import ConfigError
 
 
@@ -39,9 +39,7 @@ def read_schedule(path: str, check: Callable[[dict[str, float]], Any]) -> list[S
             f'{{"env_frames": 0, "values": {{"learning_rate": 1e-4}}}}: {error!r}'
         ) from error
     for step in steps:
-        for name, value in step.values.items():
-            if type(value) not in (int, float) or abs(value) > 1e300:
-                raise ConfigError(f"schedule_file={path} sets {name}={value!r}; a number is needed")
+        require_numbers(step.values, f"schedule_file={path}")
         try:
             check(learning_values(step.values))
         except ConfigError as error:
@@ -50,7 +48,7 @@ def read_schedule(path: str, check: Callable[[dict[str, float]], Any]) -> list[S
 
 
 def values_at(steps: Sequence[ScheduleStep], env_frames: int) -> dict[str, float]:
-    """What all steps that have begun say, later ones first."""
+    """Values of all steps that have begun; of two that set the same option, the later one's."""
     values: dict[str, float] = {}
     for step in steps:
         if step.env_frames <= env_frames:

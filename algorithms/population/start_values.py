@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from appo.algorithms.population.tuned import require_numbers
 from appo.utils.options import ConfigError
 
 
@@ -37,11 +38,7 @@ def read_start_values(
             f"pbt_start_values={path} has {len(told)} objects for num_policies={num_policies}; one per policy is needed"
         )
     for policy, values in enumerate(told):
-        for name, value in values.items():
-            if type(value) not in (int, float) or abs(value) > 1e300:
-                raise ConfigError(
-                    f"pbt_start_values={path} sets {name}={value!r} of policy {policy}; a number is needed"
-                )
+        require_numbers(values, f"pbt_start_values={path}, policy {policy},")
         try:
             check(values)
         except ConfigError as error:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from appo.algorithms.population.mutation import SCALE, TunedOption
-from appo.utils.options import OptionRule
+from appo.utils.options import ConfigError, OptionRule
 
 _REWARD = "reward:"
-ON_REQUEST = "gamma"  # decides what is worth how much, so that objectives may stop to tell what was learned
+_LARGEST = 1e300  # an int of a JSON file may be larger than any float
+ON_REQUEST = "gamma"  # decides what is worth how much, so objectives measured with two of them cannot be compared
 
 
 class Changing(Protocol):
@@ -36,7 +37,8 @@ def tuned_options(options: Mapping[str, Changing], *, with_gamma: bool) -> Itera
         options: by name.
         with_gamma: tune the discount as well.
     """
-    for name, (value, rule) in ((name, (option.value, option.rule)) for name, option in options.items()):
+    for name, option in options.items():
+        value, rule = option.value, option.rule
         if name == ON_REQUEST and not with_gamma:
             continue
         if math.isfinite(value) and (rule.mutate != SCALE or value != 0.0):
@@ -54,16 +56,32 @@ def shaping_options(weights: Iterable[tuple[str, float]]) -> Iterator[TunedOptio
             yield TunedOption(_REWARD + name, SCALE, value, least, most)
 
 
+def is_reward_weight(name: str) -> bool:
+    """Environments are told this value, not a learner."""
+    return name.startswith(_REWARD)
+
+
 def learning_values(values: Mapping[str, float]) -> dict[str, float]:
     """Those that a learner is told."""
-    return {name: value for name, value in values.items() if not name.startswith(_REWARD)}
+    return {name: value for name, value in values.items() if not is_reward_weight(name)}
+
+
+def reward_weights(values: Mapping[str, float]) -> dict[str, float]:
+    """Those that environments are told, by the names that they have among values."""
+    return {name: value for name, value in values.items() if is_reward_weight(name)}
 
 
 def shaping_values(values: Mapping[str, float]) -> dict[str, float]:
-    """Those that environments are told, by the environment's own names."""
-    return {name.removeprefix(_REWARD): value for name, value in values.items() if name.startswith(_REWARD)}
+    """The same, by the environment's own names."""
+    return {name.removeprefix(_REWARD): value for name, value in reward_weights(values).items()}
 
 
-def prefixed_weights(values: Mapping[str, float]) -> dict[str, float]:
-    """Those that environments are told, by the names that they have among values."""
-    return {name: value for name, value in values.items() if name.startswith(_REWARD)}
+def require_numbers(values: Mapping[str, Any], where: str) -> None:
+    """Refuse what no option can be set to.
+
+    Raises:
+        ConfigError: one is no number, or too large for any option.
+    """
+    for name, value in values.items():
+        if type(value) not in (int, float) or abs(value) > _LARGEST:
+            raise ConfigError(f"{where} sets {name}={value!r}; a number is needed")

@@ -51,17 +51,13 @@ class EpisodeWindow:
         return float(np.mean(values)) if len(values) == self._size else None
 
     def average(self, metric: str, least: int) -> float | None:
-        """An average over what there is; None: that are fewer than `least` episodes, and fewer than are remembered."""
+        """An average over what there is; None: over fewer than `least` episodes."""
         values = self._named().get(metric, ())
         return float(np.mean(values)) if len(values) >= min(least, self._size) else None
 
     def known(self) -> list[str]:
         """What episodes have told so far, by name."""
         return [name for name, values in self._named().items() if values]
-
-    def knows(self, metric: str) -> bool:
-        """Some episode has told it."""
-        return metric in self.known()
 
     def forget(self, under_way: int = 0) -> None:
         """The policy is another one from now on: its episodes tell nothing of it, nor do so many that are under way."""

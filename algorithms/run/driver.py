@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from appo.algorithms.config import TrainConfig
 from appo.algorithms.messages import Command, PolicyRestored, Ready, Report
@@ -31,8 +31,6 @@ MEASURE_MEMORY_EVERY_S = 5.0
 STOP_SAMPLING_S, SAVE_S = 1.5, 5.0
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class WorkerPool(Protocol):
@@ -282,7 +280,7 @@ class Driver:
             log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
 
 
-def _merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 

@@ -93,7 +93,7 @@ class SerialWorkerPool:
             return shared.snapshots[source]
 
         learner = LearnerCore(
-            arrays, shared.weights[policy], shared.snapshots[policy], counters, job, None, snapshot_of
+            arrays, shared.weights[policy], shared.snapshots[policy], counters, job, snapshot_of=snapshot_of
         )
         assembler = BatchAssembler(arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
         bell, staging = shared.bells.of(worker), [learner.staging()]

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig, check_files, check_with_spec, fitted, print_origins
+from appo.algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
 from appo.algorithms.reporting.budget import Budget
@@ -19,6 +19,7 @@ from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
 from appo.algorithms.run.experiment import Experiment
+from appo.algorithms.run.population_files import check_files
 from appo.algorithms.run_state import Spent
 from appo.algorithms.workers.jobs import ModelJob
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit

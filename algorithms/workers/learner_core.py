@@ -227,20 +227,17 @@ class LearnerCore:
                 self._untold.append(HyperparametersChanged(*command))
         self._pending.clear()
         if self._untold and self._learner.bad_steps_in_a_row == 0:
-            self._take_snapshot()  # which does not say that the weights are better than those rolled back to
+            self.take_snapshot()  # which does not say that the weights are better than those rolled back to
             self._reports += self._untold
             self._untold.clear()
 
-    def take_snapshot(self) -> None:
-        """Keep what others may adopt, as it is now."""
-        self._take_snapshot()
-
     def keep_snapshot(self) -> None:
         """Let a successor go on from here, after an iteration whose numbers were finite."""
-        self._take_snapshot()
+        self.take_snapshot()
         self._has_rolled_back = False
 
-    def _take_snapshot(self) -> None:
+    def take_snapshot(self) -> None:
+        """Keep what others may adopt, and a successor goes on from, as it is now."""
         self._snapshot.take()
         self._next_snapshot = time.monotonic() + self.job.snapshot_every_sec
         self._counters.lap(Timer.LEARNER_SAVE)

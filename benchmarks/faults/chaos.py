@@ -39,9 +39,16 @@ REST_S = 3.0  # how long processes are observed without a fault
 # not named here are passed with every batch of the learner, or some forty times a second.
 OFTEN, OFTEN_ODDS = ("actor-ask", "policy-answer"), 3e-4  # with every step of a split: thousands of times a second
 BLOCK, BLOCK_ODDS = ("actor-block-begin", "actor-block-complete", "learner-take", "learner-release"), 2e-3
-SELDOM, SELDOM_ODDS = ("checkpoint-", "learner-snapshot"), 0.3  # once a second, with the options below
+SELDOM, SELDOM_ODDS = ("checkpoint-", "learner-snapshot", "adopt-"), 0.3  # once a second, with the options below
 OTHER_ODDS = 1e-2
 SELDOM_OPTIONS = ("--save_every_sec=1", "--snapshot_every_sec=1")
+# Only a population passes these places: two policies that learn next to nothing, so that luck makes one the better one
+# again and again.
+ADOPTING = "adopt-"
+ADOPTING_OPTIONS = (
+    "--num_policies=2 --with_pbt=True --pbt_start_mutation=20000 --pbt_period_env_steps=20000 --pbt_replace_gap_std=0 "
+    "--stats_avg=10 --learning_rate=1e-7"
+)
 
 
 class Load(NamedTuple):
@@ -237,16 +244,21 @@ def _end(process: subprocess.Popen[bytes], run: OurRun, found: Findings) -> None
         found.left_processes = run_watch.survivors(process.pid, seconds=2.0)
     status = run.folder / "status.json"
     found.final = json.loads(status.read_text()) if status.exists() else {}
-    saved = [int(path.stem.split("_")[2]) for path in run.folder.glob("checkpoint_p0/checkpoint_*.pth")]
-    # Of a run with several policies the frames of each lie in its own checkpoint; the loads have one.
-    found.saved_frames = max(saved, default=0)
+    # The frames of each policy lie in its own checkpoints.
+    folders = [folder.glob("checkpoint_*.pth") for folder in run.folder.glob("checkpoint_p*")]
+    saved = [[int(path.stem.split("_")[2]) for path in files] for files in folders]
+    found.saved_frames = sum(max(frames, default=0) for frames in saved)
 
 
 def each_failpoint(chosen: Plan, names: Sequence[str], times: int) -> list[Plan]:
     """One run per failpoint, until workers have died there so many times; no signals are sent."""
-    options = (*SELDOM_OPTIONS, *chosen.options)
+
+    def options(name: str) -> tuple[str, ...]:
+        more = ADOPTING_OPTIONS.split() if name.startswith(ADOPTING) else ()
+        return (*SELDOM_OPTIONS, *more, *chosen.options)
+
     return [
-        replace(chosen, kills=0, failpoints=f"{name}=kill@{odds(name):g}", losses=times, options=options)
+        replace(chosen, kills=0, failpoints=f"{name}=kill@{odds(name):g}", losses=times, options=options(name))
         for name in names
     ]
 

@@ -69,6 +69,11 @@ def test_some_failpoints_can_be_chosen_and_unknown_ones_are_refused():
         plans_of(chosen)
 
 
+def test_places_that_only_a_population_passes_have_one():
+    plans = {plan.failpoints.partition("=")[0]: plan.options for plan in each_failpoint(planned(), NAMES, times=1)}
+    assert {name for name, options in plans.items() if "--with_pbt=True" in options} == {"adopt-read", "adopt-kept"}
+
+
 def test_each_failpoint_is_armed_alone_until_it_has_killed_often_enough():
     plans = each_failpoint(planned(), NAMES, times=20)
     assert [list(parse(each.failpoints)) for each in plans] == [[name] for name in NAMES]

@@ -306,6 +306,7 @@ def test_start_values_are_each_policys_own(tmp_path):
     case = Case(tmp_path, policies=2, options=[f"--pbt_start_values={file}"])
     begun = [command.values for command in case.obey()]
     assert begun[0]["learning_rate"] == 1e-6 and begun[1]["learning_rate"] == 0.1 and begun[1]["gamma"] == 0.9
+    assert begun[0]["gamma"] == case.config.learning.gamma, "or a copy would keep what only its own past had"
     assert begun[0]["ppo_clip_ratio"] == begun[1]["ppo_clip_ratio"] == case.config.learning.ppo_clip_ratio
 
 

@@ -1,9 +1,9 @@
-"""Population-based training while a run goes on: whose turn it is, what was decided, and whether it was carried out.
+"""Population-based training while a run goes on: when each policy is decided about, and whether that was carried out.
 
-What is decided follows from `algorithms.population`. A decision takes effect in the policy's learner, which answers;
-until then it is open: the policy has no further turn, and neither has the one that it copies. What a policy has, and a
-decision that is open, are kept with the policy's own checkpoints; on resuming, what the learner says is in force tells
-whether an open decision was carried out, so that weights, options and reward weights always belong together.
+Decisions are made by `algorithms.population`. One takes effect in the policy's learner, which answers; until then it
+is open, and no other is made about this policy, nor about the one that it copies. The values of a policy and its open
+decision are part of the policy's own checkpoints. After a resume, the options that the learner has in force show
+whether the open decision was carried out, so weights, options and reward weights always belong together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from appo.algorithms.config import start_values
 from appo.algorithms.learning.config import changing_options
 from appo.algorithms.messages import AdoptPolicy, Command, PolicyRestored, Report, SetHyperparameters, SetRewardShaping
 from appo.algorithms.population.decision import KEEP, REPLACE, Decision, Gap, Rules, decide
-from appo.algorithms.population.mutation import Mutation, mutated
+from appo.algorithms.population.mutation import Mutation, TunedOption, mutated
 from appo.algorithms.population.tuned import (
+    is_reward_weight,
     learning_values,
-    prefixed_weights,
+    reward_weights,
     shaping_options,
     shaping_values,
     tuned_options,
@@ -30,6 +30,7 @@ from appo.algorithms.reporting.population_log import BEGIN
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.requests import ChangeRequests
+from appo.algorithms.run.population_files import start_values
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.algorithms.workers.seeds import SeedKey
 from appo.utils.options import ConfigError
@@ -199,7 +200,7 @@ class Population(Controller):
             member.restore(state)
             self._settle_what_was_open(policy, report)
             # Options that were typed in the place of others are in force as well.
-            member.values = self._defaults | prefixed_weights(member.values) | report.values
+            member.values = self._defaults | reward_weights(member.values) | report.values
             self._log.resumed(policy, self._statistics.env_frames(policy), member.state())
         member.requests = max(member.requests, report.adoption)
         self._shape_rewards(policy)
@@ -251,7 +252,7 @@ class Population(Controller):
     def _objective(self, policy: int) -> float | None:
         return self._statistics.episodes[policy].average(self._config.pbt_target_objective, LEAST_EPISODES)
 
-    def _options_of_decisions(self) -> Sequence[Any]:
+    def _options_of_decisions(self) -> Sequence[TunedOption]:
         """All; but no weights of a reward whose sum is what policies are ranked by: the largest would win."""
         is_shaped_return = self._config.pbt_target_objective == "reward" or (
             self._config.pbt_target_objective == "true_reward"
@@ -259,23 +260,17 @@ class Population(Controller):
         )
         if not is_shaped_return:
             return self._options
-        return [option for option in self._options if not shaping_values({option.name: 0.0})]
+        return [option for option in self._options if not is_reward_weight(option.name)]
 
     def _warn_of_missing_objective(self) -> None:
         """Once: episodes end, and do not tell what policies are to be ranked by."""
-        if self._has_warned:
-            return
         name = self._config.pbt_target_objective
-        for policy, window in enumerate(self._statistics.episodes):
-            if window.average("reward", LEAST_EPISODES) is not None and self._objective(policy) is None:
-                if window.knows(name):
-                    continue  # too few of them so far
+        for window in self._statistics.episodes:
+            have_ended = window.average("reward", LEAST_EPISODES) is not None
+            if have_ended and name not in window.known() and not self._has_warned:
                 self._has_warned = True
-                known = ", ".join(window.known())
-                log.warning(
-                    "population: no episode tells pbt_target_objective=%s, so nothing is decided; %s", name, known
-                )
-                return
+                told = "population: no episode tells pbt_target_objective=%s, so nothing is decided; they tell %s"
+                log.warning(told, name, ", ".join(window.known()))
 
     def _shape_rewards(self, policy: int) -> None:
         if weights := shaping_values(self.members[policy].values):

@@ -40,7 +40,7 @@ class ChangeRequests:
     """At most one change of each policy that is under way."""
 
     def __init__(self, roster: Roster) -> None:
-        """None is."""
+        """Begins with none."""
         self._roster = roster
         self._open: dict[int, _Open] = {}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appo.algorithms.config import schedule
 from appo.algorithms.messages import Command, PolicyRestored, Report, SetHyperparameters, SetRewardShaping
 from appo.algorithms.population.schedule import ScheduleStep, values_at
-from appo.algorithms.population.tuned import learning_values, shaping_values
+from appo.algorithms.population.tuned import learning_values, reward_weights, shaping_values
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.requests import ChangeRequests
+from appo.algorithms.run.population_files import schedule
 
 
 class Schedule(Controller):
@@ -43,7 +43,7 @@ class Schedule(Controller):
         commands: list[Command] = []
         if weights := shaping_values(changed):
             commands.append(SetRewardShaping(0, weights))
-            self._in_force |= {name: value for name, value in changed.items() if name not in learning_values(changed)}
+            self._in_force |= reward_weights(changed)
         if options := learning_values(changed):
             self._requests.ask(SetHyperparameters(0, options))
         return [*commands, *self._requests.due()]
