@@ -28,6 +28,7 @@ from appo.envs.simulators.doom_leftovers import PARTS, SHARED_MEMORY, folder_pre
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.5  # doubled every time: many engines starting at once ask much of a machine for a second or two
 
+PID_FILE = "pid"
 _LAUNCHER = """
 import ctypes, os, sys
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
@@ -37,6 +38,8 @@ if os.getppid() != parent:
     sys.exit("the parent died before its engine had started")
 os.setpgid(0, 0)
 os.chdir(folder)
+with open("pid", "w") as file:
+    file.write(str(os.getpid()))
 os.execv(engine, [engine, *sys.argv[4:]])
 """
 
@@ -50,7 +53,8 @@ def start_engine(game: vizdoom.DoomGame) -> None:
     pause = _FIRST_PAUSE_S
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            _start_once(game)
+            with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
+                start_once(game, Path(folder))
             return
         except vizdoom.ViZDoomErrorException as error:
             game.close()
@@ -60,18 +64,30 @@ def start_engine(game: vizdoom.DoomGame) -> None:
         pause *= 2
 
 
-def _start_once(game: vizdoom.DoomGame) -> None:
+def start_once(game: vizdoom.DoomGame, folder: Path) -> None:
+    """`game.init()`, with the engine in a folder of its own, which it does not need any more once it runs.
+
+    Raises:
+        ViZDoomErrorException: it failed.
+    """
     game.set_doom_config_path(os.devnull)  # settings come from the scenario; engines must not share a file of them
     if not sys.platform.startswith("linux"):
         game.init()
         return
-    with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
-        launcher = _write_launcher(Path(folder))
-        if os.access(launcher, os.X_OK):  # not where temporary files may not be run: there the engine starts directly
-            game.set_vizdoom_path(str(launcher))
-        game.init()
+    launcher = _write_launcher(folder)
+    if os.access(launcher, os.X_OK):  # not where temporary files may not be run: there the engine starts directly
+        game.set_vizdoom_path(str(launcher))
+    game.init()
     for part in PARTS:
         (SHARED_MEMORY / f"ViZDoom{part}{game.get_instance_id()}").unlink(missing_ok=True)
+
+
+def engine_of(folder: Path) -> int | None:
+    """The process id of the engine that is being started in a folder; None before it exists."""
+    try:
+        return int((folder / PID_FILE).read_text() or 0) or None
+    except FileNotFoundError:
+        return None
 
 
 def _write_launcher(folder: Path) -> Path:

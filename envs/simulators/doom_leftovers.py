@@ -35,6 +35,11 @@ def clear_up(group: int) -> None:
         owner = folder.name.split("_")[1]
         if owner == str(group) or (owner.isdigit() and _is_old(folder) and not _lives(int(owner))):
             shutil.rmtree(folder, ignore_errors=True)
+    remove_unused_memory()
+
+
+def remove_unused_memory() -> None:
+    """Remove the names of shared memory that engines left and that no living process uses."""
     unused = _own_names() - _mapped()
     if unused:
         time.sleep(_SECOND_LOOK_S)

@@ -1,0 +1,66 @@
+"""A Doom scenario's files, and a game that is set up to play them without a window, sound or console."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import vizdoom
+
+from appo.envs.simulators.doom_scenarios import Head, Scenario
+from appo.utils.options import ConfigError
+
+
+def find_config(name: str, user_folder: str) -> Path:
+    """The `.cfg` of a scenario: the user's own before ViZDoom's.
+
+    Raises:
+        ConfigError: there is none; the message names the folders and what they hold.
+    """
+    folders = [Path(vizdoom.scenarios_path)]
+    if user_folder:
+        folders.insert(0, Path(user_folder).expanduser().absolute())
+        if not folders[0].is_dir():
+            raise ConfigError(f"doom_scenarios_dir={user_folder!r} is no folder; it should hold <x>.cfg for doom_<x>")
+    for folder in folders:
+        if re.fullmatch(r"[\w-]+", name) and (folder / f"{name}.cfg").is_file():
+            return folder / f"{name}.cfg"
+    found = "; ".join(f"{folder} holds {', '.join(_scenarios_in(folder)) or 'none'}" for folder in folders)
+    hint = "" if user_folder else "; name the folder of your own scenarios with --doom_scenarios_dir"
+    raise ConfigError(f"there is no scenario file {name}.cfg for doom_{name}: {found}{hint}")
+
+
+def _scenarios_in(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.cfg"))
+
+
+def load_game(config: Path) -> vizdoom.DoomGame:
+    """A game that is not started yet.
+
+    Raises:
+        ConfigError: its files are missing or cannot be read.
+    """
+    game = vizdoom.DoomGame()
+    try:
+        game.load_config(str(config))
+    except Exception as error:  # ViZDoom has an exception for each way in which a file can be wrong
+        raise ConfigError(f"ViZDoom cannot read {config}: {error}") from error
+    wad = Path(game.get_doom_scenario_path())
+    if not wad.is_file():
+        raise ConfigError(f"{config} names the scenario {wad}, which does not exist; put that .wad file there")
+    game.set_mode(vizdoom.Mode.PLAYER)
+    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
+    game.set_window_visible(False)
+    game.set_sound_enabled(False)
+    game.set_console_enabled(False)
+    return game
+
+
+def press_table(head: Head, scenario: Scenario) -> list[list[float]]:
+    """choice -> how far each of the scenario's buttons is pressed."""
+    return [[float(dict(choice).get(button, 0.0)) for button in scenario.buttons] for choice in head]
+
+
+def variables(names: tuple[str, ...]) -> list[vizdoom.GameVariable]:
+    """ViZDoom's own variables of these names."""
+    return [getattr(vizdoom.GameVariable, name) for name in names]
