@@ -26,6 +26,10 @@ NAMES = (
     "doom_take_cover",
     "doom_predict_position",
     "doom_deathmatch",
+    "doom_duel",
+    "doom_duel_bots",
+    "doom_multi_deathmatch",
+    "doom_deathmatch_bots",
 )
 
 
@@ -45,6 +49,13 @@ class DoomOptions:
     doom_scenarios_dir: str = option(
         "", "Folder with scenarios of your own: <x>.cfg and the .wad that it names are played as doom_<x>"
     )
+    doom_num_agents: int = option(
+        0, "Agents in a match, each with an engine of its own. 0: as many as are usual in it", minimum=0, maximum=16
+    )
+    doom_num_bots: int = option(
+        0, "The game's own players in a match. 0: as many as are usual in it", minimum=0, maximum=15
+    )
+    doom_match_minutes: float = option(0.0, "How long a match is, in minutes of the game. 0: 4 minutes", minimum=0.0)
 
 
 def make(name: str, options: DoomOptions, context: EnvContext) -> Any:
@@ -53,9 +64,18 @@ def make(name: str, options: DoomOptions, context: EnvContext) -> Any:
     Raises:
         ConfigError: the scenario's files are missing or cannot be read.
     """
+    from appo.envs.simulators import doom_matches
+
+    scenario = name.removeprefix("doom_")
+    if scenario in doom_matches.MATCHES:
+        from appo.envs.simulators.doom_match_env import DoomBotsEnv, DoomMatchEnv
+
+        plays_alone = doom_matches.party(scenario, options).num_agents == 1
+        return (DoomBotsEnv if plays_alone else DoomMatchEnv)(scenario, options, context.render_mode)
     from appo.envs.simulators.doom_env import DoomEnv
 
-    return DoomEnv(name.removeprefix("doom_"), options, context.render_mode)
+    doom_matches.refuse_match_options(scenario, options)
+    return DoomEnv(scenario, options, context.render_mode)
 
 
 def defaults(name: str) -> dict[str, Any]:

@@ -17,17 +17,33 @@ def find_config(name: str, user_folder: str) -> Path:
     Raises:
         ConfigError: there is none; the message names the folders and what they hold.
     """
-    folders = [Path(vizdoom.scenarios_path)]
-    if user_folder:
-        folders.insert(0, Path(user_folder).expanduser().absolute())
-        if not folders[0].is_dir():
-            raise ConfigError(f"doom_scenarios_dir={user_folder!r} is no folder; it should hold <x>.cfg for doom_<x>")
+    folders = _folders(user_folder)
     for folder in folders:
         if re.fullmatch(r"[\w-]+", name) and (folder / f"{name}.cfg").is_file():
             return folder / f"{name}.cfg"
     found = "; ".join(f"{folder} holds {', '.join(_scenarios_in(folder)) or 'none'}" for folder in folders)
     hint = "" if user_folder else "; name the folder of your own scenarios with --doom_scenarios_dir"
     raise ConfigError(f"there is no scenario file {name}.cfg for doom_{name}: {found}{hint}")
+
+
+def find_first_config(names: tuple[str, ...], user_folder: str) -> Path:
+    """The first of these scenarios that there is, in the user's folder before ViZDoom's.
+
+    Raises:
+        ConfigError: the folder does not exist.
+    """
+    paths = [folder / f"{name}.cfg" for folder in _folders(user_folder) for name in names]
+    found = next((path for path in paths if path.is_file()), None)
+    return found or find_config(names[-1], user_folder)
+
+
+def _folders(user_folder: str) -> list[Path]:
+    folders = [Path(vizdoom.scenarios_path)]
+    if user_folder:
+        folders.insert(0, Path(user_folder).expanduser().absolute())
+        if not folders[0].is_dir():
+            raise ConfigError(f"doom_scenarios_dir={user_folder!r} is no folder; it should hold <x>.cfg for doom_<x>")
+    return folders
 
 
 def _scenarios_in(folder: Path) -> list[str]:

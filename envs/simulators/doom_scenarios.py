@@ -79,24 +79,28 @@ SCENARIOS = {
     "battle": _BATTLE,
     "battle2": _BATTLE,
     "two_colors": Scenario((WALK, STRAFE, TURN), ("HEALTH",)),
-    "duel": Scenario(
-        (WALK, STRAFE, AIM, SHOOT, SPRINT, SWITCH_WEAPON),
-        _FIGHT_MEASUREMENTS,
-        (*_FIGHT_STATISTICS, "FRAGCOUNT"),
-        objective="FRAGCOUNT",
-    ),
 }
 
 STATISTIC_NAMES = {
     "KILLCOUNT": "kills",
     "FRAGCOUNT": "frags",
     "DEATHCOUNT": "deaths",
+    "HITCOUNT": "hits",
+    "DAMAGECOUNT": "damage",
     "AMMO2": "ammo",
     "SELECTED_WEAPON_AMMO": "ammo",
 }
 
 # What brings a variable to about 1; what is not listed counts in hundreds, as health does.
-_FULL_VALUES = {"SELECTED_WEAPON": 10.0, "SELECTED_WEAPON_AMMO": 50.0, "KILLCOUNT": 20.0, "FRAGCOUNT": 20.0}
+_FULL_VALUES = {
+    "SELECTED_WEAPON": 10.0,
+    "SELECTED_WEAPON_AMMO": 50.0,
+    "KILLCOUNT": 20.0,
+    "FRAGCOUNT": 20.0,
+    "PLAYER_COUNT": 10.0,
+    "ATTACK_READY": 1.0,
+    "DEAD": 1.0,
+}
 
 _OPPOSITES = (
     ("MOVE_FORWARD", "MOVE_BACKWARD"),
@@ -110,6 +114,8 @@ _FEW_BUTTONS = 4  # so many single choices cover a scenario well enough without 
 
 def full_value(variable: str) -> float:
     """What a game variable is divided by."""
+    if variable.startswith("WEAPON"):
+        return 1.0
     return 50.0 if variable.startswith("AMMO") else _FULL_VALUES.get(variable, 100.0)
 
 
