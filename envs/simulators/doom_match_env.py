@@ -1,8 +1,8 @@
 """Doom matches as environments: among agents in PettingZoo's parallel interface, against bots in Gymnasium's.
 
 A match goes on when a player dies: the player sees what a dead one sees until the game lets it respawn. All leave
-together, truncated when the time is over, terminated if the map itself ends the match. Only its engines know the
-game's random numbers, so a seed decides how a match begins and not every detail of it.
+together, truncated when the time is over, terminated if the map itself ends the match. A seed does not repeat a match:
+engines draw some of their random numbers by the clock.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ class DoomMatchEnv:
         )
         self._measured = self._columns(FIGHTER.measurements)
         self._scales = np.array([1 / full_value(variable) for variable in FIGHTER.measurements])
-        self._lowest = np.array(
-            [-_MOST_MEASURED if variable == "FRAGCOUNT" else 0.0 for variable in FIGHTER.measurements]
-        )
+        # A telefragged player's health is a million below 0; only frags mean something there.
+        self._lowest = np.array([-_MOST_MEASURED if name == "FRAGCOUNT" else 0.0 for name in FIGHTER.measurements])
         self._shaped = self._columns(self._shapings[0].variables)
         self._told = self._columns(FIGHTER.statistics)
         self._presses = [np.array(press_table(head, FIGHTER)) for head in FIGHTER.heads]

@@ -4,12 +4,13 @@
 
 ViZDoom's calls have no time limit. When an engine dies or stops, the others of the match wait for it in theirs, an
 engine that dies while it starts takes the process that called it along, and one that is killed inside a message queue
-leaves a lock that nobody opens. So none of it happens in the environment's process: this one stands between, and killing it
-ends the match and nothing else. Its engines ask the kernel to be killed with it (`doom_engine`).
+leaves a lock that nobody opens. So none of it happens in the environment's process: this one stands between, and
+killing it ends the match and nothing else. Its engines ask the kernel to be killed with it (`doom_engine`).
 
 Players move in lock step, tic by tic: left to run freely, engines come to wait for each other for ever. The first
-player's thread conducts. The main thread reads commands and does nothing else, so it sees at once that the environment's
-process is gone, whatever a player is stuck in. A player that fails ends the process, with the reason as its last words.
+player's thread conducts. The main thread reads commands and does nothing else, so it sees at once that the
+environment's process is gone, whatever a player is stuck in. A player that fails ends the process, with the reason as
+its last words.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ BOTS_WEIGHTS = {
     "damage_taken": -0.003,
     **_FOUND,
 }
-# Among agents: what one earns by a fight, the other loses. A frag lost is a death by one's own hand, which costs anyway.
+# Among agents: what one earns by a fight, the other loses. Who loses a frag died by his own hand, which costs anyway.
 AGENTS_WEIGHTS = {
     "frag": 1.0,
     "frag_lost": -0.001,
