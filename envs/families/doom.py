@@ -72,10 +72,12 @@ def make(name: str, options: DoomOptions, context: EnvContext) -> Any:
 
         plays_alone = doom_matches.party(scenario, options).num_agents == 1
         return (DoomBotsEnv if plays_alone else DoomMatchEnv)(scenario, options, context.render_mode)
-    from appo.envs.simulators.doom_env import DoomEnv
+    from appo.envs.simulators import doom_env, doom_shaped_env, doom_shaping
 
     doom_matches.refuse_match_options(scenario, options)
-    return DoomEnv(scenario, options, context.render_mode)
+    is_shaped = scenario in doom_shaping.SHAPED_SCENARIOS
+    env_class = doom_shaped_env.ShapedDoomEnv if is_shaped else doom_env.DoomEnv
+    return env_class(scenario, options, context.render_mode)
 
 
 def defaults(name: str) -> dict[str, Any]:

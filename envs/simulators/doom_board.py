@@ -25,8 +25,8 @@ class Board:
         players = plan.num_players
         self.actions: np.ndarray = self._take((players, len(plan.buttons)), np.float64)
         """How far each button is pressed."""
-        self.numbers: np.ndarray = self._take((players, plan.most_tics, len(plan.variables)), np.float64)
-        """The variables of each player after each tic of the step; after a start, in the first row."""
+        self.numbers: np.ndarray = self._take((players, len(plan.variables)), np.float64)
+        """The variables of each player."""
         self.rewards: np.ndarray = self._take((players,), np.float64)
         """The scenario's own, of all tics of the step."""
         self.counts: np.ndarray = self._take((3,), np.int64)
@@ -41,7 +41,7 @@ class Board:
 
 def board_size(plan: MatchPlan) -> int:
     """Bytes that a board takes."""
-    of_player = 8 * (len(plan.buttons) + plan.most_tics * len(plan.variables) + 1) + 3 * plan.height * plan.width
+    of_player = 8 * (len(plan.buttons) + len(plan.variables) + 1) + 3 * plan.height * plan.width
     return plan.num_players * of_player + 3 * 8
 
 

@@ -36,6 +36,7 @@ class DoomMatchEnv:
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own way to declare it
+    action_mask_in_info = False
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
         """Prepare the match `name`, one of `MATCHES`.
@@ -65,8 +66,8 @@ class DoomMatchEnv:
             num_players=agents,
             num_bots=self._party.num_bots,
             respawn_delay_s=kind.respawn_delay_s,
-            most_tics=options.env_frameskip,
         )
+        self._frameskip = options.env_frameskip
         self._measured = self._columns(FIGHTER.measurements)
         self._scales = np.array([1 / full_value(variable) for variable in FIGHTER.measurements])
         # A telefragged player's health is a million below 0; only frags mean something there.
@@ -123,7 +124,7 @@ class DoomMatchEnv:
             raise
         self.agents, self._tic = list(self.possible_agents), 0
         board = self.match.board
-        self._first = self._latest = board.numbers[:, 0].copy()
+        self._first = self._latest = board.numbers.copy()
         for stack, screen in zip(self._stacks, board.screens, strict=True):
             stack.start(screen)
         return self._observe(), {agent: {} for agent in self.agents}
@@ -136,7 +137,7 @@ class DoomMatchEnv:
         """
         if self.match is None:
             raise MatchError("the match is over; reset it")
-        board, tics = self.match.board, min(self._plan.most_tics, self._party.num_tics - self._tic)
+        board, tics = self.match.board, min(self._frameskip, self._party.num_tics - self._tic)
         for i, agent in enumerate(self.possible_agents):
             pressed = [table[int(choice)] for table, choice in zip(self._presses, actions[agent], strict=True)]
             board.actions[i] = np.sum(pressed, axis=0)
@@ -150,13 +151,12 @@ class DoomMatchEnv:
     def _results(self, played: int, has_ended: bool) -> tuple[dict[str, Any], ...]:
         assert self.match is not None
         board, acting = self.match.board, self.possible_agents
-        # [players, T+1, variables]
-        numbers = np.concatenate((self._latest[:, None], board.numbers[:, :played]), axis=1)
+        before, self._latest = self._latest[:, self._shaped], board.numbers.copy()
+        after = self._latest[:, self._shaped]
         rewards = {
-            agent: float(board.rewards[i]) + self._shapings[i].reward(numbers[i][:, self._shaped])
+            agent: float(board.rewards[i]) + self._shapings[i].reward(before[i], after[i])
             for i, agent in enumerate(acting)
         }
-        self._latest = numbers[:, -1]
         self._tic += played
         for stack, screen in zip(self._stacks, board.screens, strict=True):
             stack.add(screen)
@@ -219,6 +219,7 @@ class DoomBotsEnv(gymnasium.Env[Observation, Any]):
     """A match of one agent against bots, see `DoomMatchEnv`."""
 
     metadata = DoomMatchEnv.metadata
+    action_mask_in_info = False
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

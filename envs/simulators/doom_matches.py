@@ -32,7 +32,6 @@ class MatchPlan(NamedTuple):
     num_players: int  # agents, each with an engine; the first one's is the host
     num_bots: int
     respawn_delay_s: int
-    most_tics: int  # that one step covers
     port: int = 0
     token: str = ""  # part of the players' names, which tell one match from another
     seed: int = 0

@@ -1,11 +1,11 @@
 """What a Doom player earns: a weighted sum of what happened to its game variables.
 
-A term of the sum counts by how much some variables went up, or down, over the tics of a step. A variable that goes up
-and down again within a step counts both ways, so that the reward of a step is that of its tics added up, however many
-there are. The weights start near those of Sample Factory's Doom environments (Petrenko et al., 2020, arXiv:2006.11751);
-a population tunes them.
+A term of the sum counts by how much some variables went up, or down, over a step. Frags, deaths, hits and damage are
+counters of the game, so that none of a step's tics is lost; of health, armor, ammunition and weapons the change over
+the whole step counts, since the game tells them only when it draws. The weights start near those of Sample Factory's
+Doom environments (Petrenko et al., 2020, arXiv:2006.11751); a population tunes them.
 
-Shape letters:  T = tics of a step,  K = variables.
+Shape letter:  K = variables.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ BATTLE_WEIGHTS = {
     "ammo_gained": 0.0002,
     "ammo_spent": -0.0001,
 }
+SHAPED_SCENARIOS = {"battle": BATTLE_WEIGHTS, "battle2": BATTLE_WEIGHTS}
 
 # A telefrag does a million points of damage, and a rocket into a crowd would be worth more than the frags it brings.
-_MOST_PER_TIC = {"DAMAGECOUNT": 200.0, "DAMAGE_TAKEN": 200.0, "HITCOUNT": 5.0, "HITS_TAKEN": 5.0}
+_MOST_PER_STEP = {"DAMAGECOUNT": 200.0, "DAMAGE_TAKEN": 200.0, "HITCOUNT": 5.0, "HITS_TAKEN": 5.0}
 # What a player carries comes back with a respawn: nothing that was earned.
 _CARRIED = ("HEALTH", "ARMOR", *(name for name, _ in (*_WEAPONS, *_AMMO)))
 _DEAD = "DEAD"
@@ -102,7 +103,7 @@ class Shaping:
         named = [name for term in weights for name, _ in TERMS[term].variables]
         self.variables = (*dict.fromkeys(named), _DEAD)
         self._is_carried = np.array([name in _CARRIED for name in self.variables])
-        self._limits = np.array([_MOST_PER_TIC.get(name, np.inf) for name in self.variables])
+        self._limits = np.array([_MOST_PER_STEP.get(name, np.inf) for name in self.variables])
         self._lowest = np.array([0.0 if name == "HEALTH" else -np.inf for name in self.variables])
         self._rises, self._falls = (self._shares(weights, goes_up) for goes_up in (True, False))
         self._weights: NDArray[np.float64] = np.zeros(0)
@@ -130,15 +131,15 @@ class Shaping:
             raise ValueError(f"weights are {', '.join(self._names)}; these differ: {', '.join(sorted(unknown))}")
         self._weights = np.array([weights[name] for name in self._names], np.float64)
 
-    def reward(self, values: NDArray[np.float64]) -> float:
-        """What the tics of a step earned.
+    def reward(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+        """What a step earned.
 
         Args:
-            values: [T+1, K] of `variables`, before the step and after each of its tics.
+            before: [K] `variables` before the step.
+            after: [K] and after it.
         """
-        changes = np.diff(np.maximum(values, self._lowest), axis=0)
-        has_respawned = changes[:, -1] < 0  # DEAD, the last variable, fell
-        changes[np.ix_(has_respawned, self._is_carried)] = 0.0
-        rises = np.clip(changes, 0.0, self._limits).sum(axis=0)
-        falls = np.maximum(-changes, 0.0).sum(axis=0)
+        changes = np.maximum(after, self._lowest) - np.maximum(before, self._lowest)
+        if changes[-1] < 0:  # DEAD, the last variable, fell
+            changes[self._is_carried] = 0.0
+        rises, falls = np.clip(changes, 0.0, self._limits), np.maximum(-changes, 0.0)
         return float(self._weights @ (self._rises @ rises + self._falls @ falls))
