@@ -19,7 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import appo
 from appo.envs.simulators.doom_board import Board, board_size, open_memory
 from appo.envs.simulators.doom_leftovers import folder_prefix, remove_unused_memory
 from appo.envs.simulators.doom_matches import MatchPlan
@@ -29,7 +28,7 @@ START, STEP = b"S", b"T"
 DONE, FAILED = b"d", b"f"
 
 # An engine computes for a quarter of a second while it starts; on two cores 64 at once take nine.
-CONNECT_LIMIT_S = 40.0
+CONNECT_LIMIT_S = 20.0
 # A step takes milliseconds, a start with its respawns tenths of a second.
 ANSWER_LIMIT_S = 10.0
 _ENDS_WITHIN_S = 10.0  # after a kill
@@ -151,7 +150,7 @@ class DoomMatch:
 
 
 def _launch(plan: MatchPlan, memory: int, folder: Path) -> subprocess.Popen[bytes]:
-    root = str(Path(appo.__file__).parents[1])
+    root = str(Path(__file__).parents[3])  # where `appo` is found
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [
         sys.executable,

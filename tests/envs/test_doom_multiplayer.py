@@ -23,6 +23,8 @@ from appo.envs.registry import make_batch_env
 from appo.envs.simulators import doom_match
 from appo.envs.simulators.doom_match import MatchError
 from appo.envs.simulators.doom_match_process import has_port
+from appo.envs.vector.serial import SerialVecEnv
+from appo.envs.wrappers import find_ability
 from appo.utils.options import ConfigError
 
 WAITS = (0, 0, 0, 0, 0, 0, 0)
@@ -90,10 +92,10 @@ def test_who_takes_part_is_known_before_any_engine_runs():
     assert duel.possible_agents == ["player_0", "player_1"] and len(crowd.possible_agents) == 3
     assert [head.n for head in duel.action_space("player_0")] == [3, 3, 8, 2, 2, 2, 11]
     assert duel.observation_space("player_1")["obs"].shape == (3, 72, 128)
-    assert isinstance(duel, AgentRewardShaping)
+    assert find_ability(duel, AgentRewardShaping) is duel
     for name in ("doom_duel_bots", "doom_deathmatch_bots"):
         env = make(name)
-        assert not hasattr(env, "possible_agents") and isinstance(env, RewardShaping)
+        assert not hasattr(env, "possible_agents") and find_ability(env, RewardShaping) is env
         assert env.action_space == duel.action_space("player_0")
 
 
@@ -184,10 +186,11 @@ def test_bots_join_and_join_again(built):
 
 
 def test_a_killed_engine_costs_its_match_one_step_and_no_other_match_anything():
-    failures = []
+    failures: list[bool] = []
     policy = FaultPolicy(3, count=failures.append)
     contexts = [EnvContext(env_id=i, seed=1) for i in range(2)]
     vec = make_batch_env("doom_duel", DoomOptions(), contexts, policy)
+    assert isinstance(vec, SerialVecEnv)
     out = step_arrays(vec.spec, 2)
     try:
         vec.reset(out)
