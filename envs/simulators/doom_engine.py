@@ -28,6 +28,7 @@ from appo.envs.simulators.doom_leftovers import PARTS, SHARED_MEMORY, folder_pre
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.5  # doubled every time: many engines starting at once ask much of a machine for a second or two
 
+_POLL_S = 0.005
 PID_FILE = "pid"
 _LAUNCHER = """
 import ctypes, os, sys
@@ -88,6 +89,21 @@ def engine_of(folder: Path) -> int | None:
         return int((folder / PID_FILE).read_text() or 0) or None
     except FileNotFoundError:
         return None
+
+
+def await_ends(folder: Path, seconds: float) -> None:
+    """Wait until the engines that were being started below a folder use no memory any more: they have been killed."""
+    engines = [engine for path in folder.rglob(PID_FILE) if (engine := engine_of(path.parent)) is not None]
+    deadline = time.monotonic() + seconds
+    while any(map(_has_memory, engines)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _has_memory(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/maps").read_text())
+    except OSError:  # it is gone
+        return False
 
 
 def _write_launcher(folder: Path) -> Path:

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from appo.envs.simulators.doom_board import Board, board_size, open_memory
+from appo.envs.simulators.doom_engine import await_ends
 from appo.envs.simulators.doom_leftovers import folder_prefix, remove_unused_memory
 from appo.envs.simulators.doom_matches import MatchPlan
 
@@ -32,6 +33,7 @@ CONNECT_LIMIT_S = 20.0
 # A step takes milliseconds, a start with its respawns tenths of a second.
 ANSWER_LIMIT_S = 10.0
 _ENDS_WITHIN_S = 10.0  # after a kill
+_ENDS_BY_ITSELF_S = 2.0
 _ATTEMPTS = 4
 # Below those that systems give to sockets that ask for any, so that no joining player takes the port of a host.
 _PORTS = range(10_000, 32_768)
@@ -68,6 +70,7 @@ class DoomMatch:
             self._await_answer(CONNECT_LIMIT_S)
         except BaseException:
             self.close()
+            await_ends(folder, _ENDS_WITHIN_S)
             remove_unused_memory()
             raise
         finally:
@@ -139,6 +142,10 @@ class DoomMatch:
             return 0
         process, self._process = self._process, None
         assert process.stdin is not None and process.stdout is not None
+        if not sys.platform.startswith("linux"):  # engines do not end with it there, unless it ends them
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDS_BY_ITSELF_S)
         process.poll()  # how it ended by itself comes first
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -128,9 +128,7 @@ class Match:
         self._all(start)
         expected = {player_name(self._plan, player.index) for player in self.players}
         for player in self.players:
-            names = player.game.get_server_state().players_names
-            if not expected <= set(names):
-                raise RuntimeError(f"this is another match: its players are {', '.join(filter(None, names))}")
+            require_players(expected, player.game.get_server_state().players_names)
 
     def start(self) -> None:
         """Begin the map anew, with everybody alive."""
@@ -163,6 +161,16 @@ class Match:
             self._all(Player.last_tic if played == num_tics else Player.tic)
             has_ended = any(player.game.is_episode_finished() for player in self.players)
         board.counts[1:] = played, has_ended
+
+
+def require_players(expected: set[str], names: Sequence[str]) -> None:
+    """Refuse a match that others have joined.
+
+    Raises:
+        RuntimeError: not all that are expected are in it.
+    """
+    if not expected <= set(names):
+        raise RuntimeError(f"this is another match: its players are {', '.join(filter(None, names))}")
 
 
 def player_name(plan: MatchPlan, index: int) -> str:
@@ -234,13 +242,19 @@ def main() -> None:
     board = Board(plan, int(sys.argv[2]))
     commands: SimpleQueue[bytes] = SimpleQueue()
 
+    matches: list[Match] = []
+
     def conduct() -> None:
-        _conduct(Match(plan, board, answers), commands, answers)
+        matches.append(Match(plan, board, answers))
+        _conduct(matches[0], commands, answers)
 
     threading.Thread(target=or_fail, args=(answers, conduct), daemon=True).start()
     while command := os.read(sys.stdin.fileno(), 1):
         commands.put(command)
-    os._exit(0)  # engines die with their threads
+    if not sys.platform.startswith("linux"):  # there engines do not die with the threads that started them
+        for player in matches[0].players if matches else []:
+            player.game.close()
+    os._exit(0)
 
 
 if __name__ == "__main__":

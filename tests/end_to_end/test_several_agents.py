@@ -22,3 +22,14 @@ def test_each_policy_learns_from_what_it_played(start, env, policies):
     assert all(policy["train_steps"] > 0 and policy["episodes"] > 0 for policy in status), status
     points = [point for point in read_json_lines(run.folder / "metrics.jsonl") if "train/valids_fraction" in point]
     assert {point["policy"] for point in points} == set(range(policies))
+
+
+def test_two_policies_learn_to_duel_in_doom_and_leave_nothing(start):
+    options = ["--num_workers=1", "--num_envs_per_worker=2", "--device=cpu", "--experiment_summaries_interval=1"]
+    options += ["--num_policies=2", "--policy_change_episodes=1", "--train_for_env_steps=8000"]
+    run = start(*options, "--doom_match_minutes=0.25", env="doom_duel")
+    assert run.end() == 0, run.output
+    status = run.status()["policies"]
+    assert all(policy["train_steps"] > 0 and policy["episodes"] > 0 for policy in status), status
+    points = read_json_lines(run.folder / "metrics.jsonl")
+    assert any("0_aux/avg_deaths" in point for point in points)

@@ -22,7 +22,7 @@ from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
 from appo.envs.simulators import doom_match
 from appo.envs.simulators.doom_match import MatchError
-from appo.envs.simulators.doom_match_process import has_port
+from appo.envs.simulators.doom_match_process import has_port, require_players
 from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.wrappers import find_ability
 from appo.utils.options import ConfigError
@@ -244,6 +244,12 @@ def test_a_port_that_is_taken_is_exchanged_for_another(built, monkeypatch):
         (host, _) = engines_of(env.match.pid)
         assert f"-port\0{port}\0" not in processes()[host][1]
     assert not has_port(host, port)
+
+
+def test_players_that_reached_another_match_notice_by_the_names():
+    require_players({"ours_0", "ours_1"}, ["ours_1", "ours_0", "a bot", ""])
+    with pytest.raises(RuntimeError, match=r"another match: its players are theirs_0, ours_1$"):
+        require_players({"ours_0", "ours_1"}, ["theirs_0", "ours_1", ""])
 
 
 def test_a_match_that_does_not_get_ready_leaves_nothing(monkeypatch):
