@@ -271,7 +271,7 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play, print the table, write the JSON; 1 when a bar was missed."""
+    """Play, print the table, write the JSON; 1 when a bar was missed. Only then the JSON is kept without `--out`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long matches are disturbed")
     parser.add_argument("--kill_every_s", type=float, default=5.0, help="mean time between two signals")
@@ -287,9 +287,12 @@ def main(argv: Sequence[str]) -> int:
     assassin = Assassin(chosen.kill_every_s, chosen.stops, chosen.seed)
     played = play(chosen.matches, 60 * chosen.minutes, assassin, chosen.seed)
     results = checks(played, left_since(before), speeds)
+    folder = Path(tempfile.mkdtemp(prefix="doom_matches."))
+    recoveries = json.dumps([recovery._asdict() for recovery in played.recoveries], indent=1) + "\n"
+    (folder / "recoveries.json").write_text(recoveries)
     if chosen.out is not None:
-        chosen.out.write_text(json.dumps([recovery._asdict() for recovery in played.recoveries], indent=1) + "\n")
-    return int(not conclude(results, Path(tempfile.mkdtemp(prefix="doom_matches."))))
+        chosen.out.write_text(recoveries)
+    return int(not conclude(results, folder))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 `doom_<x>` plays `<x>.cfg`, sought first in `--doom_scenarios_dir` and then among ViZDoom's scenarios. Each environment
 is an engine process of its own. What the player can do and is told besides the image stands in
-`envs/simulators/doom_scenarios.py`; a scenario that is not listed there gets both from its `.cfg`.
+`envs/simulators/doom_scenarios.py`; a scenario that is not listed there gets both from its `.cfg`. Names for matches of
+several players, agents or the game's bots, stand in `envs/simulators/doom_matches.py`.
 """
 
 from __future__ import annotations

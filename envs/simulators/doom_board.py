@@ -1,7 +1,7 @@
 """The memory that a Doom match shares with its environment: actions one way, what players see and earn the other.
 
-It has no name, so a killed process leaves none behind. Only one side uses it at a time: who does, the pipe between them
-says.
+It has no name, so a killed process leaves none behind. Only one side uses it at a time: commands and answers of one
+byte, through pipes, hand it over.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import tempfile
 import numpy as np
 
 from appo.envs.simulators.doom_matches import MatchPlan
+
+START, STEP = b"S", b"T"  # commands: begin the map anew, play the tics that the board asks for
+DONE, FAILED = b"d", b"f"  # answers: the board is filled; this process ends, and why follows
 
 
 class Board:

@@ -19,14 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from appo.envs.simulators.doom_board import Board, board_size, open_memory
+from appo.envs.simulators.doom_board import DONE, FAILED, START, STEP, Board, board_size, open_memory
 from appo.envs.simulators.doom_engine import await_ends
 from appo.envs.simulators.doom_leftovers import folder_prefix, remove_unused_memory
 from appo.envs.simulators.doom_matches import MatchPlan
-
-# Commands and answers, one byte each.
-START, STEP = b"S", b"T"
-DONE, FAILED = b"d", b"f"
 
 # An engine computes for a quarter of a second while it starts; on two cores 64 at once take nine.
 CONNECT_LIMIT_S = 20.0

@@ -30,20 +30,15 @@ from typing import Any
 
 import vizdoom
 
-from appo.envs.simulators.doom_board import Board
+from appo.envs.simulators.doom_board import DONE, FAILED, START, Board
 from appo.envs.simulators.doom_engine import engine_of, start_once
 from appo.envs.simulators.doom_games import load_game, variables
 from appo.envs.simulators.doom_matches import MatchPlan
 
-# One byte each, through the pipes.
-START, STEP = b"S", b"T"
-DONE, FAILED = b"d", b"f"
-
 _POLL_S = 0.005
 _CONNECT_S = 60  # of the engine's own limit; the environment's process has a shorter one
-_MOST_WAITING_TICS = (
-    350  # until every player is alive at the start of a match; a respawn takes a few seconds of the game
-)
+# Until all have joined and are alive at the start of a match; a respawn takes a few seconds of the game.
+_MOST_WAITING_TICS = 350
 _RULES = (
     "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
     "+sv_nojump 1 +sv_nofreelook 1 +sv_noexit 1"
@@ -148,13 +143,14 @@ class Match:
         return any(player.game.is_player_dead() for player in self.players)
 
     def step(self) -> None:
-        """Play the tics that are asked for, fewer when the map ends."""
+        """Play the tics that are asked for, fewer when the map ends; what its last tics brought is then not told."""
         self._step(int(self._board.counts[0]))
 
     def _step(self, num_tics: int) -> None:
         board = self._board
         for player in self.players:
             player.game.set_action(board.actions[player.index].tolist())
+        board.rewards.fill(0.0)
         played, has_ended = 0, False
         while played < num_tics and not has_ended:
             played += 1

@@ -1,6 +1,7 @@
 """Doom matches with real engines: who earns what, how a match ends, and what the loss of an engine costs."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -26,6 +27,7 @@ from appo.envs.simulators.doom_match_process import has_port, require_players
 from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.wrappers import find_ability
 from appo.utils.options import ConfigError
+from benchmarks.faults import run_watch
 
 WAITS = (0, 0, 0, 0, 0, 0, 0)
 WALKS = (1, 0, 0, 0, 0, 0, 0)  # into the pool in the middle of ViZDoom's duel, which kills
@@ -49,6 +51,12 @@ def built():
     yield build
     for env in envs:
         env.close()
+
+
+@pytest.fixture
+def own_temporary(tmp_path_factory, monkeypatch):
+    """A folder for temporary files that no other test uses."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
 def both(first, second):
@@ -75,9 +83,21 @@ def engines_of(match_pid):
     return [pid for pid, _ in sorted(found, key=lambda entry: "-join" in entry[1])]
 
 
-def leftovers():
-    memory = {path.name for path in Path("/dev/shm").glob("ViZDoom*")}
-    return memory | {path.name for path in Path(tempfile.gettempdir()).glob(f"doom_{os.getpgrp()}_*")}
+def leftovers(memory_before):
+    """Names that no living process uses, and folders. Names may be in the making: other tests start engines meanwhile."""
+    deadline = time.monotonic() + 5
+    while memory := run_watch.abandoned_shared_memory(memory_before):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return memory | {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+
+
+def names_in_use(pid):
+    """Names in shared memory of what a process has mapped."""
+    found = re.findall(r"/dev/shm/(ViZDoom\w+)", Path(f"/proc/{pid}/maps").read_text())
+    assert found
+    return {name for name in found if Path("/dev/shm", name).exists()}
 
 
 def all_end(pids, seconds=5.0):
@@ -173,6 +193,21 @@ def test_the_reward_of_a_step_is_that_of_all_its_tics(built, tmp_path):
         assert set(rewards.values()) == {2.0 * infos["player_0"]["num_frames"]}
 
 
+def test_a_map_that_ends_by_itself_terminates_for_all_and_can_begin_again(built, tmp_path):
+    shutil.copy(Path(vizdoom.scenarios_path) / "multi_duel.wad", tmp_path)
+    (tmp_path / "duel.cfg").write_text("doom_scenario_path = multi_duel.wad\ngame_args = +timelimit 0.05\n")
+    env = built("doom_duel", doom_scenarios_dir=str(tmp_path))
+    for _ in range(2):
+        env.reset()
+        results = []
+        while env.agents:
+            results.append(env.step(both(WAITS, TURNS)))
+        assert 5 < len(results) <= 27  # 105 tics, some of which passed before everybody was alive
+        _, rewards, terminated, truncated, infos = results[-1]
+        assert all(terminated.values()) and not any(truncated.values())
+        assert set(rewards.values()) == {0.0} and all("true_reward" in info for info in infos.values())
+
+
 def test_bots_join_and_join_again(built):
     env = built("doom_deathmatch_bots", doom_num_bots=3, doom_match_minutes=0.02)
     for _ in range(2):
@@ -252,28 +287,28 @@ def test_players_that_reached_another_match_notice_by_the_names():
         require_players({"ours_0", "ours_1"}, ["theirs_0", "ours_1", ""])
 
 
-def test_a_match_that_does_not_get_ready_leaves_nothing(monkeypatch):
-    before = leftovers()
+def test_a_match_that_does_not_get_ready_leaves_nothing(own_temporary, monkeypatch):
+    before = run_watch.shared_memory()
     monkeypatch.setattr(doom_match, "CONNECT_LIMIT_S", 0.6)  # engines run by then, and have not met yet
     monkeypatch.setattr(doom_match, "_ATTEMPTS", 1)
     env = make("doom_duel")
     with pytest.raises(MatchError, match=r"did not start in 1 attempts: .*did not answer"):
         env.reset()
-    assert not leftovers() - before
+    assert not leftovers(before)
     assert not [line for parent, line in processes().values() if parent == os.getpid() and "doom_match" in line]
 
 
-def test_closing_leaves_nothing(tmp_path, monkeypatch):
+def test_closing_leaves_nothing(own_temporary, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before, descriptors = leftovers(), len(list(Path("/proc/self/fd").iterdir()))
+    before, descriptors = run_watch.shared_memory(), len(list(Path("/proc/self/fd").iterdir()))
     env = make("doom_duel")
     env.reset()
-    assert not leftovers() - before  # a killed process could not remove it
     pids = [env.match.pid, *engines_of(env.match.pid)]
     assert len(pids) == 3
+    assert not any(names_in_use(pid) for pid in pids)  # a killed process could not remove them
     env.close()
     env.close()
-    assert all_end(pids) and not leftovers() - before and not list(tmp_path.iterdir())
+    assert all_end(pids) and not leftovers(before) and not list(tmp_path.iterdir())
     del env
     assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
