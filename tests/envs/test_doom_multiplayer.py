@@ -84,7 +84,7 @@ def engines_of(match_pid):
 
 
 def leftovers(memory_before):
-    """Names that no living process uses, and folders. Names may be in the making: other tests start engines meanwhile."""
+    """Names that no living process uses, and folders. Other tests start engines: names may be in the making."""
     deadline = time.monotonic() + 5
     while memory := run_watch.abandoned_shared_memory(memory_before):
         if time.monotonic() > deadline:
