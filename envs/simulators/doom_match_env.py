@@ -88,7 +88,7 @@ class DoomMatchEnv:
                 ),
             }
         )
-        self._seeds = np.random.default_rng()
+        self.np_random = np.random.default_rng()
         self.match: DoomMatch | None = None
         """None before the first reset, and after a failure."""
         self._tic = 0
@@ -96,6 +96,11 @@ class DoomMatchEnv:
 
     def _columns(self, variables: tuple[str, ...]) -> list[int]:
         return [self._plan.variables.index(variable) for variable in variables]
+
+    @property
+    def unwrapped(self) -> DoomMatchEnv:
+        """Itself, as PettingZoo's environments say it; `np_random` is its source of seeds."""
+        return self
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Dict[Any]:
         """The same for all."""
@@ -114,10 +119,10 @@ class DoomMatchEnv:
             MatchError: its engines did not start, or one of them died or is stuck; the next reset starts others.
         """
         if seed is not None:
-            self._seeds = np.random.default_rng(seed)
+            self.np_random = np.random.default_rng(seed)
         try:
             if self.match is None:
-                self.match = DoomMatch(self._plan._replace(seed=int(self._seeds.integers(2**31))))
+                self.match = DoomMatch(self._plan._replace(seed=int(self.np_random.integers(2**31))))
             self.match.start()
         except MatchError:
             self.match = None

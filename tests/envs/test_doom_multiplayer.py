@@ -113,6 +113,7 @@ def test_who_takes_part_is_known_before_any_engine_runs():
     assert [head.n for head in duel.action_space("player_0")] == [3, 3, 8, 2, 2, 2, 11]
     assert duel.observation_space("player_1")["obs"].shape == (3, 72, 128)
     assert find_ability(duel, AgentRewardShaping) is duel
+    assert duel.unwrapped.np_random  # what serial runs remember of an environment
     for name in ("doom_duel_bots", "doom_deathmatch_bots"):
         env = make(name)
         assert not hasattr(env, "possible_agents") and find_ability(env, RewardShaping) is env
