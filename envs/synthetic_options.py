@@ -17,6 +17,9 @@ class SyntheticOptions:
     synthetic_episode_length: int = option(20, "Steps in an episode", minimum=1)
     synthetic_size: int = option(4, "Choices of the discrete actions", minimum=2)
     synthetic_delay: int = option(5, "memory: blank steps between the cue and the question", minimum=0)
+    synthetic_curriculum_frames: int = option(
+        0, "lock: frames of the run over which its length grows from one dial to all; 0: all at once", minimum=0
+    )
     synthetic_action_size: int = option(1, "continuous: numbers in an action", minimum=1)
     synthetic_image_size: int = option(40, "image, dict: height and width of the images", minimum=2)
     synthetic_num_agents: int = option(3, "multi: agents", minimum=1)

@@ -26,6 +26,7 @@ KINDS = (
     "image",
     "continuous",
     "shaped",
+    "lock",
     "slow",
     "uneven",
     "crashing",
@@ -55,6 +56,7 @@ def make(name: str, options: SyntheticOptions, context: EnvContext) -> Any:
         "image": synthetic_tasks.Image,
         "continuous": synthetic_tasks.Continuous,
         "shaped": synthetic_tasks.Shaped,
+        "lock": synthetic_tasks.Lock,
         "slow": synthetic_faults.Slow,
         "uneven": synthetic_faults.Uneven,
         "crashing": synthetic_faults.Crashing,
@@ -96,6 +98,8 @@ def defaults(name: str) -> dict[str, Any]:
         return values | {"use_rnn": True, "hidden_size": 64, "gamma": 0.99, "learning_rate": 1e-3}
     if kind in ("image", "dict"):
         return values | {"encoder": "conv_simple", "encoder_extra_fc_layers": 1, "hidden_size": 128, "obs_scale": 255.0}
+    if kind == "lock":
+        return values | {"gamma": 0.99, "learning_rate": 1e-3, "exploration_loss_coeff": 0.05}
     if kind == "truncation":
         return values | {"gamma": 0.9}
     if kind == "continuous":

@@ -334,3 +334,45 @@ class Shaped(Identity):
             return {}
         told = {"right": self.num_right / self.steps, "zero": self.weights["zero"], "changes": float(self.changes)}
         return {"true_reward": float(self.num_right), "episode_extra_stats": told}
+
+
+class Lock(gymnasium.Env[Any, Any]):
+    """A combination lock of L dials, each set once: it opens, for a reward of 1, if all were right; nothing else tells.
+
+    Optimum: 1. At random: size ** -L. With `synthetic_curriculum_frames` only the last dial counts at first, and all of
+    them after so many frames of the run, so that each number of dials is learned from the one before; as long as nobody
+    tells how far training is, all count. The true reward is 1 for opening it when all do.
+    """
+
+    true_reward_in_info = True
+
+    def __init__(self, options: SyntheticOptions, context: EnvContext) -> None:
+        self.most, self.size = options.synthetic_episode_length, options.synthetic_size
+        self.frames = options.synthetic_curriculum_frames
+        self.observation_space = spaces.Discrete(self.most)
+        self.action_space = spaces.Discrete(self.size)
+        self.dials = self.next_dials = self.most
+        self.place, self.is_right = 0, True
+
+    def set_training_progress(self, env_frames: int) -> None:
+        """Set how many dials count in the episodes that begin from now on."""
+        if self.frames:
+            self.next_dials = min(self.most, 1 + env_frames * self.most // self.frames)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start at the first dial. Those that count are the last ones, so what is known already comes at the end."""
+        super().reset(seed=seed)
+        self.dials = self.next_dials
+        self.place, self.is_right = 0, True
+        return self.place, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Set a dial."""
+        if self.place >= self.most - self.dials:
+            self.is_right &= int(action) == (7 * self.place * self.place + 3 * self.place + 1) % self.size
+        if self.place < self.most - 1:
+            self.place += 1
+            return self.place, 0.0, False, False, {}
+        opens_all = self.is_right and self.dials == self.most
+        info = {"true_reward": float(opens_all), "episode_extra_stats": {"dials": self.dials}}
+        return self.place, float(self.is_right), True, False, info
