@@ -2,7 +2,7 @@
 
 `pettingzoo_<group>_<module>` is PettingZoo's module `pettingzoo.<group>.<module>`; those of the group mpe2 come from
 the package of that name. Parallel environments are taken as they are. In games whose agents take turns, all but the one
-whose turn it is are inactive. Agents of one environment have to have the same spaces.
+whose turn it is are inactive. Agents whose vectors or choices differ in number are padded (`padded_agents`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ NAMES = (
     "pettingzoo_mpe2_simple_v3",
     "pettingzoo_mpe2_simple_spread_v3",
     "pettingzoo_mpe2_simple_reference_v3",
+    "pettingzoo_mpe2_simple_tag_v3",
+    "pettingzoo_mpe2_simple_speaker_listener_v4",
 )
 
 
@@ -41,14 +43,17 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
     Raises:
         ConfigError: there is no such environment, or it needs what is not installed.
     """
+    from appo.envs.simulators.padded_agents import PaddedAgents, can_be_padded, differ
     from appo.envs.simulators.pettingzoo_turns import InTurns
 
     try:
         with _without_deprecations():
             module = _module(name)
             if hasattr(module, "parallel_env"):
-                return module.parallel_env(render_mode=context.render_mode)
-            return InTurns(module.env(render_mode=context.render_mode))
+                env = module.parallel_env(render_mode=context.render_mode)
+            else:
+                env = InTurns(module.env(render_mode=context.render_mode))
+            return PaddedAgents(env) if differ(env) and can_be_padded(env) else env
     except ModuleNotFoundError:
         raise  # the registry says what to install
     except ImportError as error:  # the environment's own, whose text says what to install

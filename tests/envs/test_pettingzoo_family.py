@@ -14,9 +14,8 @@ from appo.envs.preflight import check_environment
 from appo.envs.registry import make_batch_env, probe, resolve
 from appo.utils.options import ConfigError
 
-REFUSED = {"hanabi", "chess", "leduc_holdem", "texas_holdem", "texas_holdem_no_limit", "pistonball", "collect_treasure"}
-REFUSED |= {"simple_adversary", "simple_crypto", "simple_push", "simple_speaker_listener", "simple_tag"}
-REFUSED |= {"simple_world_comm"}  # packages that are not installed, or agents with different spaces
+REFUSED = {"hanabi", "chess", "leduc_holdem", "texas_holdem", "texas_holdem_no_limit", "pistonball"}
+# They need packages that are not installed.
 
 
 def environments():
