@@ -8,7 +8,9 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KINDS = ("latest", "best", "milestone")
+OPPONENT = "opponent"
+KINDS = ("latest", "best", "milestone", OPPONENT)
+_FOLDERS = {"milestone": "milestones", OPPONENT: "opponents"}
 _NAME = re.compile(r"(checkpoint|best)_([0-9]+)_([0-9]+)(?:_(.+))?\.pth")
 _UNFIT_FOR_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_LABEL = 60
@@ -62,7 +64,19 @@ def folder_of(folder: Path, kind: str) -> Path:
         ValueError: there is no such kind.
     """
     require_known(kind)
-    return folder / "milestones" if kind == "milestone" else folder
+    return folder / _FOLDERS.get(kind, "")
+
+
+def steps_of(path: Path) -> tuple[int, int]:
+    """Train step and frames, as the name of a checkpoint tells them.
+
+    Raises:
+        ValueError: it is no name of one.
+    """
+    named = _named(path)
+    if named is None:
+        raise ValueError(f"{path} has no name of a checkpoint")
+    return named.steps
 
 
 def require_known(kind: str) -> None:

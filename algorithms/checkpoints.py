@@ -9,6 +9,7 @@ One learner at a time writes to a folder::
     checkpoint_<train_step>_<env_steps>.pth           kind "latest": the newest few
     best_<train_step>_<env_steps>_<metric>_<value>.pth    kind "best": the best one by each metric
     milestones/checkpoint_<train_step>_<env_steps>.pth    kind "milestone": all of them
+    opponents/checkpoint_<train_step>_<env_steps>.pth     kind "opponent": networks alone, as --self_play keeps them
     superseded/                                       files of a later train step than the run went on from
 """
 
@@ -29,6 +30,7 @@ import torch
 
 from appo.algorithms.checkpoint_names import (
     KINDS,
+    OPPONENT,
     Named,
     file_name,
     folder_of,
@@ -126,7 +128,7 @@ def encode(
     """Copy everything that a checkpoint holds, so that it can be written while training goes on.
 
     Args:
-        kind: "latest", "best" or "milestone".
+        kind: one of `KINDS`.
         train_step: Optimizer steps so far.
         env_frames: Environment frames so far.
         payload: Tensors, plain values, and lists, tuples and dicts of them.
@@ -224,7 +226,8 @@ def load_newest_valid(
         if kind == "best" and not path.name.startswith("best_"):
             warnings.append(f"{folder} has no best checkpoint that can be read; {path.name} is used")
         return found._replace(warnings=warnings)
-    others = [path for each in KINDS for path in list_checkpoints(folder, each) if path not in candidates]
+    resumable = [each for each in KINDS if each != OPPONENT]
+    others = [path for each in resumable for path in list_checkpoints(folder, each) if path not in candidates]
     if not candidates and not others:
         return None
     raise CheckpointError(_none_left(folder, kind, warnings, others))
@@ -252,8 +255,9 @@ def list_checkpoints(folder: Path, kind: str = "latest") -> list[Path]:
 
 def _candidates(folder: Path, kind: str, metric_name: str) -> list[Path]:
     """What a run of this kind may begin with, in the order in which they are tried."""
-    ordinary = list_named(folder, kind if kind == "milestone" else "latest")
-    if kind == "milestone":
+    is_kept_for_good = kind in ("milestone", OPPONENT)
+    ordinary = list_named(folder, kind if is_kept_for_good else "latest")
+    if is_kept_for_good:
         return [named.path for named in ordinary]
     best = list_best(folder, metric_name)
     if kind == "best":
@@ -306,7 +310,7 @@ def _parts(archive: Archive) -> Iterator[bytes]:
 
 def _retire(folder: Path, written: Encoded, path: Path, keep: int) -> None:
     """Remove what the file at `path` replaces. What cannot be read is never removed, and does not count as kept."""
-    if written.kind == "milestone":
+    if written.kind in ("milestone", OPPONENT):
         return
     both = list_named(folder, "latest") + list_named(folder, "best")
     newest = next((named for named in both if named.path == path), None)

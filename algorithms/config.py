@@ -28,7 +28,7 @@ from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.population.config import PopulationConfig
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
-from appo.algorithms.sampling.config import SamplingConfig, available_cores
+from appo.algorithms.sampling.config import RANDOM, SamplingConfig, available_cores
 from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
 from appo.algorithms.workers.config import WorkersConfig
 from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
@@ -252,9 +252,11 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
     """Refuse what cannot run with this environment: the check that needs to know how many agents it has.
 
     Raises:
-        ConfigError: synchronous training whose batches are larger than what all blocks hold; it would wait for ever.
+        ConfigError: players that the environment has no seats or scripts for; synchronous training whose batches are
+            larger than what all blocks hold: it would wait for ever.
     """
     learning, sampling = config.learning, config.sampling
+    _check_players(sampling, spec)
     trajectories = sampling.num_workers * sampling.num_envs_per_worker * spec.agents_per_env // sampling.num_policies
     needed = learning.trajectories_per_iteration
     if config.workers.async_rl or trajectories >= needed:
@@ -269,6 +271,17 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
         f"{of_policy} takes {needed} (num_batches_per_iteration={learning.num_batches_per_iteration} of batch_size="
         f"{learning.batch_size}); nearest: {smaller}num_envs_per_worker={envs}"
     )
+
+
+def _check_players(sampling: SamplingConfig, spec: EnvSpec) -> None:
+    if spec.agents_per_env == 1 and (sampling.self_play or sampling.agent_policy_map):
+        name = "self_play=True" if sampling.self_play else f"agent_policy_map={sampling.agent_policy_map!r}"
+        raise ConfigError(f"{name} needs an environment with several agents; this one has 1")
+    sampling.policies_of(spec.agents)
+    scripts = (RANDOM, *spec.scripted_players)
+    for name in sampling.anchors:
+        if name not in scripts:
+            raise ConfigError(f"self_play_anchors={name}: the environment offers {', '.join(scripts)}")
 
 
 def _merge_layers(

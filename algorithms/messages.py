@@ -41,6 +41,20 @@ class EpisodesFinished(NamedTuple):
     episodes: list[EpisodeFinished]
 
 
+class MatchFinished(NamedTuple):
+    """actor -> driver, in `MatchesFinished`: players who differ have met, each in its seat from start to end."""
+
+    players: tuple[int, ...]  # of each seat that took part, as `sampling.matchmaking` numbers them
+    numbers: tuple[int, ...]  # of past selves; 0: of others
+    outcomes: tuple[float, ...]  # the objective of a seat, its return where there is none; the higher wins
+
+
+class MatchesFinished(NamedTuple):
+    """actor -> driver: the matches that ended since the last such report."""
+
+    matches: list[MatchFinished]
+
+
 class TrainingReport(NamedTuple):
     """learner -> driver: what one iteration measured, every value finite; tags without the `train/` prefix."""
 
@@ -139,7 +153,7 @@ class SaveCheckpoint(NamedTuple):
     """driver -> learner: write a checkpoint, with the driver's own state inside."""
 
     policy: int
-    kind: str  # "latest", "best" or "milestone"
+    kind: str  # one of `checkpoint_names.KINDS`
     env_frames: int
     run_state: dict[str, Any]  # plain numbers, strings, lists and dicts
     request: int
@@ -211,6 +225,23 @@ class SetRewardShaping(NamedTuple):
     weights: dict[str, float]
 
 
+class SetOpponent(NamedTuple):
+    """driver -> pool of workers: which past self a frozen policy is from now on; nobody is matched with it before it is
+    loaded."""
+
+    frozen: int  # counted from 0, after the policies that learn
+    number: int  # of the past self, unique in a run; 0: none
+    train_step: int
+    env_frames: int
+
+
+class SetOpponentShares(NamedTuple):
+    """driver -> pool of workers: how often a policy meets each opponent, from the next draw on."""
+
+    policy: int
+    shares: list[float]  # of each frozen policy, then of each scripted player
+
+
 class ReplaceWorkers(NamedTuple):
     """driver -> pool of workers: these block progress; note where all workers are, and replace these."""
 
@@ -223,6 +254,7 @@ Report = (
     Ready
     | Failed
     | EpisodesFinished
+    | MatchesFinished
     | TrainingReport
     | PolicyRestored
     | PolicyRecovered
@@ -240,7 +272,8 @@ Report = (
     | WorkerQuarantined
 )
 LearnerCommand = SaveCheckpoint | SetHyperparameters | AdoptPolicy
-Command = LearnerCommand | ReplaceWorkers | SetRewardShaping
+Setting = SetRewardShaping | SetOpponent | SetOpponentShares
+Command = LearnerCommand | ReplaceWorkers | Setting
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
-EXPENDABLE = (EpisodesFinished, TrainingReport)
+EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport)

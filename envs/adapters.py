@@ -24,6 +24,7 @@ from appo.envs.api import (
     EnvError,
     EnvSpec,
     MisfitError,
+    ScriptedPlayers,
     StepArrays,
     UnsupportedSpaceError,
 )
@@ -31,6 +32,7 @@ from appo.envs.contract import checked_reset, fitting_mask, flag, read_info
 from appo.envs.faults import FAILURES
 from appo.envs.spaces import ActionLayout, ObservationLayout
 from appo.envs.specs import complete_spec, declares_info_mask
+from appo.envs.wrappers import find_ability
 
 
 class Target(NamedTuple):
@@ -98,7 +100,13 @@ class _OneEnv:
     """What both adapters share: layouts, seeding, action masks in infos, closing."""
 
     def __init__(
-        self, env: Any, env_index: int, context: EnvContext, observation_space: Any, action_space: Any, num_agents: int
+        self,
+        env: Any,
+        env_index: int,
+        context: EnvContext,
+        observation_space: Any,
+        action_space: Any,
+        agents: Sequence[Any] = (),
     ) -> None:
         self.env, self.env_index, self.context = env, env_index, context
         self._seed = first_seed(context)
@@ -114,7 +122,7 @@ class _OneEnv:
             self._early = self._reset_env()
             mask_in_info = any(ACTION_MASK in info for info in self._each(self._early[1]))
         self._mask_in_info = mask_in_info
-        self.spec = complete_spec(env, self.layout, self.actions, num_agents, mask_in_info)
+        self.spec = complete_spec(env, self.layout, self.actions, agents, mask_in_info)
 
     def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
         """The infos of all agents."""
@@ -127,12 +135,17 @@ class _OneEnv:
             return early
         seed, self._seed = self._seed, None
         if self.remembers_randomness:
-            generator = None if seed is not None else self.env.unwrapped.np_random.bit_generator.state
+            generator = None if seed is not None else self._generator_state()
             self.randomness = {"seed": seed, "generator": generator}
         try:
             return checked_reset(self.env, seed)
         except FAILURES as error:
             raise failure(self.env_index, "reset", error, self.context) from error
+
+    def _generator_state(self) -> Any:
+        """None: the environment keeps its random numbers to itself, so its episodes cannot be begun once more."""
+        generator = getattr(getattr(self.env, "unwrapped", self.env), "np_random", None)
+        return None if generator is None else generator.bit_generator.state
 
     def _read_state(self, info: dict[str, Any], row: int, out: StepArrays) -> None:
         """What an info says of the observation that comes with it."""
@@ -170,7 +183,7 @@ class SingleEnvAdapter(_OneEnv):
             UnsupportedSpaceError: a space that cannot be trained on.
             EnvError: the early reset failed.
         """
-        super().__init__(env, env_index, context, env.observation_space, env.action_space, 1)
+        super().__init__(env, env_index, context, env.observation_space, env.action_space)
         self._step = env.step
         # Of observations that are a single array and known to fit: a second look would cost more than the write.
         self._plain_dtype: Any = None
@@ -246,9 +259,11 @@ class ParallelEnvAdapter(_OneEnv):
             raise UnsupportedSpaceError("possible_agents is empty; name every agent that can take part")
         observation_space = _same_for_all(self.agents, env.observation_space, "observation", "pad_observations_v0")
         action_space = _same_for_all(self.agents, env.action_space, "action", "pad_action_space_v0")
-        super().__init__(env, env_index, context, observation_space, action_space, len(self.agents))
+        super().__init__(env, env_index, context, observation_space, action_space, self.agents)
         self._is_alive = [False] * len(self.agents)
         self._has_ended = [False] * len(self.agents)
+        self._scripts: dict[int, str] = {}
+        self._scripted: Any = None
         self.is_between_episodes = False
         """The next step ignores its actions and starts an episode."""
 
@@ -274,7 +289,11 @@ class ParallelEnvAdapter(_OneEnv):
             out.frames[rows] = 0
             self.start(first_row, target)
             return
-        results = self.env.step({agent: actions[i] for i, agent in enumerate(self.agents) if self._is_alive[i]})
+        chosen = {agent: actions[i] for i, agent in enumerate(self.agents) if self._is_alive[i]}
+        for i, script in self._scripts.items():
+            if self._is_alive[i]:
+                chosen[self.agents[i]] = self._scripted.scripted_action(script, self.agents[i])
+        results = self.env.step(chosen)
         observations, _, _, _, infos = results
         present = set(self.env.agents)
         for i, agent in enumerate(self.agents):
@@ -290,6 +309,11 @@ class ParallelEnvAdapter(_OneEnv):
             if not self.is_between_episodes:
                 out.active[rows] = 1
                 self.start(first_row, target)
+
+    def play_scripts(self, scripts: Sequence[str]) -> None:
+        """See `ScriptedBatch`."""
+        self._scripts = {i: script for i, script in enumerate(scripts) if script}
+        self._scripted = find_ability(self.env, ScriptedPlayers)
 
     def _write_step(self, i: int, row: int, is_present: bool, results: Any, target: Target) -> None:
         observations, rewards, terminations, truncations, infos = results
@@ -333,7 +357,8 @@ def _same_for_all(agents: tuple[Any, ...], space_of: Any, what: str, remedy: str
     for agent in agents[1:]:
         if space_of(agent) != first:
             raise UnsupportedSpaceError(
-                f"agents {agents[0]!r} and {agent!r} have different {what} spaces, {first} and {space_of(agent)}; a "
-                f"policy must fit every agent: wrap the environment with supersuit.{remedy}"
+                f"agents {agents[0]!r} and {agent!r} have different {what} spaces, {first} and {space_of(agent)}; "
+                "all agents of a run share one layout, whichever policies play them: pad vectors and choices with "
+                f"appo.envs.simulators.padded_agents.PaddedAgents, or anything with supersuit.{remedy}"
             )
     return first

@@ -62,6 +62,10 @@ class EnvSpec(NamedTuple):
     """One observation does not tell what the policy has to know; the environment says so with `needs_memory = True`."""
     reward_shaping: tuple[tuple[str, float], ...] = ()
     """Name and first value of each weight of its reward that training may tune, see `RewardShaping`."""
+    agents: tuple[str, ...] = ()
+    """Their names, where there are several."""
+    scripted_players: tuple[str, ...] = ()
+    """See `ScriptedPlayers`."""
 
 
 class EnvProfile(NamedTuple):
@@ -209,6 +213,19 @@ class RewardShapingBatch(Protocol):
 
 
 @runtime_checkable
+class ScriptedBatch(Protocol):
+    """Optional, for a `BatchEnv`: environments that can play some of their agents themselves."""
+
+    def play_scripts(self, index: int, scripts: list[str]) -> None:
+        """Play agents of one environment from its next step on, whatever their actions; also when it is built anew.
+
+        Args:
+            index: of the environment.
+            scripts: of each of its agents; empty: its actions count.
+        """
+
+
+@runtime_checkable
 class Repeatable(Protocol):
     """Optional, for a `BatchEnv`: environments that can begin their present episodes once more."""
 
@@ -298,6 +315,16 @@ class AgentRewardShaping(RewardShaping, Protocol):
 
     def set_agent_reward_shaping(self, agent: int, weights: dict[str, float]) -> None:
         """Take new weights for one agent, by its place among `possible_agents`, from the next step on."""
+
+
+@runtime_checkable
+class ScriptedPlayers(Protocol):
+    """Optional: an environment of several agents that offers scripted opponents, by name."""
+
+    scripted_players: tuple[str, ...]
+
+    def scripted_action(self, name: str, agent: Any) -> Any:
+        """What a script does now in the place of an agent, an action of the agent's space."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from appo.envs.api import (
@@ -12,13 +13,14 @@ from appo.envs.api import (
     EnvSpec,
     ObservationLeaf,
     RewardShaping,
+    ScriptedPlayers,
 )
 from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
 from appo.envs.wrappers import find_ability, find_attribute
 
 
 def complete_spec(
-    env: Any, layout: ObservationLayout, actions: ActionLayout, num_agents: int, mask_in_info: bool
+    env: Any, layout: ObservationLayout, actions: ActionLayout, agents: Sequence[Any], mask_in_info: bool
 ) -> EnvSpec:
     """The spec of an environment, with the action mask that comes in its infos as one more observation."""
     mask = (ObservationLeaf(ACTION_MASK, (mask_width(actions.leaves),), "uint8", "mask"),) if mask_in_info else ()
@@ -26,13 +28,16 @@ def complete_spec(
     check_mask(observations, actions.leaves)
     shaping = find_ability(env, RewardShaping)
     weights = {} if shaping is None else shaping.get_reward_shaping()
+    scripts = find_ability(env, ScriptedPlayers) if len(agents) > 1 else None
     return EnvSpec(
         observations,
         actions.leaves,
-        num_agents,
+        max(1, len(agents)),
         reports_true_reward=bool(find_attribute(env, "true_reward_in_info")),
         needs_memory=bool(find_attribute(env, "needs_memory")),
         reward_shaping=tuple((name, float(weights[name])) for name in sorted(weights)),
+        agents=tuple(str(agent) for agent in agents),
+        scripted_players=() if scripts is None else tuple(scripts.scripted_players),
     )
 
 
@@ -69,10 +74,12 @@ def in_words(spec: EnvSpec) -> str:
     """A spec on one line, with everything in which two specs can differ."""
     observations = ", ".join(_observation_in_words(leaf) for leaf in spec.observations)
     actions = ", ".join(_action_in_words(leaf) for leaf in spec.actions)
-    agents = "1 agent" if spec.agents_per_env == 1 else f"{spec.agents_per_env} agents"
+    agents = "1 agent" if spec.agents_per_env == 1 else f"{spec.agents_per_env} agents {' '.join(spec.agents)}"
     says = ", true_reward_in_info" * spec.reports_true_reward + ", needs_memory" * spec.needs_memory
     if spec.reward_shaping:
         says += ", reward weights " + " ".join(name for name, _ in spec.reward_shaping)
+    if spec.scripted_players:
+        says += ", scripts " + " ".join(spec.scripted_players)
     return f"[observations: {observations}; actions: {actions}; {agents}{says}]"
 
 

@@ -1,11 +1,12 @@
-"""Show what population-based training did.
+"""Show what population-based training and self-play did.
 
     python -m appo.tools.population train_dir/first [population.png] [--replay=schedule.json]
 
-Reads `pbt_history.jsonl` and `metrics.jsonl` of an experiment. Prints a table of the policies: objective, options in
-force, how often each copied another one. With the name of an image it draws objectives and options over the frames of
-each policy, and who copied whom. `--replay` writes the options that the best policy, and those that it descends from,
-went through: `--schedule_file` lets a single policy follow them.
+Reads `pbt_history.jsonl`, `metrics.jsonl` and `self_play.json` of an experiment. Prints a table of the policies:
+objective, options in force, how often each copied another one; and who beat whom, with ratings. With the name of an
+image it draws objectives and options over the frames of each policy, who copied whom, and the win matrix. `--replay`
+writes the options that the best policy, and those that it descends from, went through: `--schedule_file` lets a single
+policy follow them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.population.decision import REPLACE
 from appo.algorithms.population.schedule import ScheduleStep
-from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME
+from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME, SELF_PLAY
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED, PlotError, read_curves
+from appo.tools.win_matrix import draw_wins, read_wins
 from appo.utils.files import atomic_write_json, read_json_lines
 
 RETURN = "0_aux/avg_reward"
@@ -37,7 +40,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         rows = list(read_json_lines(folder / HISTORY))
     except OSError as error:
         raise PlotError(
-            f"{folder / HISTORY} cannot be read ({error.strerror}); name the folder of a run with --with_pbt=True"
+            f"{folder / HISTORY} cannot be read ({error.strerror}); name the folder of a run with --with_pbt=True or "
+            "--self_play=True"
         ) from error
     if not rows:
         raise PlotError(f"{folder / HISTORY} holds no decision")
@@ -132,17 +136,36 @@ def show_table(history: Sequence[dict[str, Any]], objectives: dict[int, float], 
     Console().print(table)
 
 
-def draw(folder: Path, history: Sequence[dict[str, Any]]) -> Any:
-    """A matplotlib figure: objectives above, then a panel for each option that was changed; arrows show who copied."""
+def draw(folder: Path, history: Sequence[dict[str, Any]], wins: WinTable | None) -> Any:
+    """A matplotlib figure: what the population did, then who beat whom; either may be missing."""
     from matplotlib.figure import Figure
 
+    changed = changed_options(history)
+    heights = [3 + 1.2 * (1 + len(changed))] * bool(history)
+    heights += [1.2 + 0.35 * len(wins.players)] if wins is not None else []
+    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    parts = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+    if history:
+        draw_history(folder, history, changed, parts.pop(0))
+    if wins is not None:
+        draw_wins(wins, parts.pop().subplots())
+    return figure
+
+
+def changed_options(history: Sequence[dict[str, Any]]) -> list[str]:
+    """Those that some policy has had another value of than at its beginning."""
+    rows = valid_rows(history)
+    first = {row["policy"]: row["values"] for row in reversed(rows)}
+    return sorted(
+        {name for row in rows for name, value in row["values"].items() if value != first[row["policy"]].get(name)}
+    )
+
+
+def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Sequence[str], figure: Any) -> None:
+    """Objectives above, then a panel for each option that was changed; arrows show who copied."""
     key = objective_of(folder)
     curves, history = read_curves(folder, (RETURN, key)), valid_rows(history)
     first = {row["policy"]: row["values"] for row in reversed(history)}
-    changed = sorted(
-        {name for row in history for name, value in row["values"].items() if value != first[row["policy"]].get(name)}
-    )
-    figure = Figure(figsize=(9, 3 + 1.2 * (1 + len(changed))), layout="constrained")
     panels = figure.subplots(1 + len(changed), 1, sharex=True, squeeze=False)[:, 0]
     for policy, series in sorted(curves.items()):
         panels[0].plot(*series[key], color=f"C{policy % 10}", label=f"policy {policy}")
@@ -168,7 +191,6 @@ def draw(folder: Path, history: Sequence[dict[str, Any]]) -> Any:
     for panel in panels:
         panel.grid(alpha=0.3)
     panels[-1].set_xlabel("environment frames of the policy")
-    return figure
 
 
 def main(argv: Sequence[str]) -> int:
@@ -186,13 +208,19 @@ def main(argv: Sequence[str]) -> int:
     if chosen.policy is not None and chosen.replay is None:
         parser.error("--policy is for --replay")
     try:
-        history = read_history(chosen.folder)
-        best, objectives = best_policy(chosen.folder)
-        if chosen.policy is not None and chosen.policy not in values_in_force(history):
-            raise PlotError(f"there is no policy {chosen.policy}; they end at {max(values_in_force(history))}")
-        show_table(history, objectives, best)
+        wins = read_wins(chosen.folder / SELF_PLAY)
+        has_history = wins is None or chosen.replay is not None or (chosen.folder / HISTORY).is_file()
+        history = read_history(chosen.folder) if has_history else []
+        best = 0
+        if history:
+            best, objectives = best_policy(chosen.folder)
+            if chosen.policy is not None and chosen.policy not in values_in_force(history):
+                raise PlotError(f"there is no policy {chosen.policy}; they end at {max(values_in_force(history))}")
+            show_table(history, objectives, best)
+        if wins is not None:
+            show_wins(wins)
         if chosen.image is not None:
-            draw(chosen.folder, history).savefig(chosen.image, dpi=120)
+            draw(chosen.folder, history, wins).savefig(chosen.image, dpi=120)
             print(chosen.image)
         if chosen.replay is not None:
             steps = schedule_of(history, best if chosen.policy is None else chosen.policy)

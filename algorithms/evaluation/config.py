@@ -24,14 +24,28 @@ class EvaluationConfig:
     policy_index: int = option(0, "Which of several trained policies plays", minimum=0)
     eval_deterministic: bool = option(False, "Take the most likely action instead of drawing one")
     max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
+    tournament: bool = option(
+        False,
+        "Let everybody meet everybody: the newest checkpoint of each policy, its past selves, its milestones and "
+        "scripted players, in --max_num_episodes matches of each pair, 100 if that is open",
+    )
+    tournament_players: str = option(
+        "",
+        "Who takes part in it: names or patterns, separated by commas, for example 'policy_0*,random'. Empty: all",
+    )
     max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)
 
     def check_combinations(self) -> None:
-        """Refuse a pace that is too slow to watch, and which no video file can state.
+        """Refuse what a tournament has no use for, and a pace that is too slow to watch, which no video file can state.
 
         Raises:
             ConfigError: the message names the nearest value that works.
         """
+        if self.tournament_players and not self.tournament:
+            raise ConfigError("tournament_players is for --tournament=True")
+        if self.tournament and (self.max_num_frames >= 0 or self.render_action_repeat):
+            name = "max_num_frames" if self.max_num_frames >= 0 else "render_action_repeat"
+            raise ConfigError(f"{name} is not for --tournament=True, which plays whole matches; leave it out")
         if 0.0 < self.fps < _SLOWEST_FPS:
             raise ConfigError(
                 f"fps={self.fps:g} is slower than an image every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "

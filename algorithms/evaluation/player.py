@@ -13,17 +13,20 @@ import numpy as np
 import torch
 
 from appo.algorithms.checkpoints import Checkpoint
+from appo.algorithms.evaluation import tournament
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
 from appo.algorithms.evaluation.report import EpisodeLines, print_result
 from appo.algorithms.evaluation.screen import Screen, Viewer
 from appo.algorithms.evaluation.video import VideoRecorder
+from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.evaluation.window import NoWindowError, Window
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.envs.api import BatchEnv, EnvContext, EnvError
 from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
 from appo.utils.signals import StopSignals
 
@@ -44,6 +47,7 @@ class EvaluationJob(NamedTuple):
     best_metric: str  # by which training picked its best checkpoint
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
+    num_policies: int = 1
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -84,6 +88,8 @@ def play(job: EvaluationJob) -> int:
         EnvError: an environment failed.
     """
     job.check()
+    if job.options.tournament:
+        return _play_tournament(job)
     checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind, job.best_metric)
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
@@ -99,10 +105,10 @@ def play(job: EvaluationJob) -> int:
 
 def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
     window = _open_window(job, cleanup)
-    recorder = _open_recorder(job, checkpoint, cleanup)
+    recorder = _open_recorder(job, f"policy{job.options.policy_index}_step{checkpoint.train_step}", cleanup)
     screen = _screen(job, window, recorder)
-    env_seed, action_seed = np.random.SeedSequence(job.seed, spawn_key=(_EVALUATION,)).generate_state(2).tolist()
-    env = _build_envs(job, screen, env_seed)
+    env_seed, action_seed = _seeds(job)
+    env = _build_envs(job, screen, env_seed, choose_num_envs(job.episodes))
     cleanup.callback(_close, env)
     model = restore_model(checkpoint, job.model, env.spec, job.device)
     policy = PolicyInference(model, env.num_envs * env.spec.agents_per_env, job.device, action_seed)
@@ -121,9 +127,59 @@ def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup
         after_step=_after_step(stop, window, screen),
     )
     print_result(result, title)
+    _close_recorder(recorder)
+
+
+def _seeds(job: EvaluationJob) -> tuple[int, int]:
+    """Of environments and of actions."""
+    env_seed, action_seed = np.random.SeedSequence(job.seed, spawn_key=(_EVALUATION,)).generate_state(2).tolist()
+    return env_seed, action_seed
+
+
+def _close_recorder(recorder: VideoRecorder | None) -> None:
     if recorder is not None:
         recorder.close()
         print(f"video: {recorder.path} ({recorder.num_frames} images)", flush=True)
+
+
+def _play_tournament(job: EvaluationJob) -> int:
+    """Play, print and keep the results; the exit code."""
+    torch.set_num_threads(1)
+    stop = StopSignals()
+    try:
+        with contextlib.ExitStack() as cleanup:
+            _hold_tournament(job, stop, cleanup)
+    finally:
+        stop.restore()
+    return stop.exit_code
+
+
+def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
+    matches = tournament.MATCHES if job.episodes is None else job.episodes
+    window, recorder = _open_window(job, cleanup), _open_recorder(job, "tournament", cleanup)
+    screen = _screen(job, window, recorder)
+    env_seed, action_seed = _seeds(job)
+    env = _build_envs(job, screen, env_seed, choose_num_envs(matches, tournament.MAX_ENVS))
+    cleanup.callback(_close, env)
+    folders = [job.folder / f"checkpoint_p{policy}" for policy in range(job.num_policies)]
+    entrants = tournament.find_entrants(
+        folders, job.checkpoint_kind, job.best_metric, env.spec.scripted_players, job.options.tournament_players
+    )
+    rows = env.num_envs * env.spec.agents_per_env
+    policies = tournament.load_entrants(entrants, job.model, env.spec, rows, job.device, action_seed)
+    played = tournament.Tournament(
+        env, policies, entrants.scripts, action_seed, deterministic=job.options.eval_deterministic
+    )
+
+    def tell(one: str, other: str) -> None:
+        results = played.matrix.of(one, other)
+        print(f"{one} - {other}: {results.wins} won, {results.draws} drawn, {results.losses} lost", flush=True)
+
+    played.play(matches, on_pair=tell, after_step=_after_step(stop, window, screen))
+    show_wins(WinTable.of(played.content()))
+    atomic_write_json(job.folder / tournament.TOURNAMENT, played.content(), durable=False)
+    print(f"results: {job.folder / tournament.TOURNAMENT}")
+    _close_recorder(recorder)
 
 
 def _open_window(job: EvaluationJob, cleanup: contextlib.ExitStack) -> Window | None:
@@ -139,12 +195,11 @@ def _open_window(job: EvaluationJob, cleanup: contextlib.ExitStack) -> Window | 
     return window
 
 
-def _open_recorder(job: EvaluationJob, checkpoint: Checkpoint, cleanup: contextlib.ExitStack) -> VideoRecorder | None:
+def _open_recorder(job: EvaluationJob, what: str, cleanup: contextlib.ExitStack) -> VideoRecorder | None:
     if not job.options.save_video:
         return None
     env = re.sub(r"[^\w.-]+", "_", job.env.name)
-    name = f"{env}_policy{job.options.policy_index}_step{checkpoint.train_step}"
-    recorder = VideoRecorder(job.folder / "videos", name)
+    recorder = VideoRecorder(job.folder / "videos", f"{env}_{what}")
     cleanup.callback(recorder.close)
     if recorder.path.suffix == ".gif":
         log.warning("ffmpeg is missing: recording a gif. For mp4: pip install imageio-ffmpeg")
@@ -156,11 +211,10 @@ def _screen(job: EvaluationJob, window: Window | None, recorder: VideoRecorder |
     return Screen(viewers, job.options.fps, may_open_windows=recorder is None) if viewers else None
 
 
-def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int) -> BatchEnv:
+def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int, number: int) -> BatchEnv:
     """One environment to watch, or several side by side to score."""
     if screen is not None:
         return screen.build(job.env, job.family_options, EnvContext(seed=seed))
-    number = choose_num_envs(job.episodes)
     contexts = [EnvContext(vector_index=i, env_id=i, num_envs=number, seed=seed) for i in range(number)]
     return make_batch_env(job.env, job.family_options, contexts)
 

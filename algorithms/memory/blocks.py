@@ -105,6 +105,7 @@ class SplitBlocks:
         self.actions = arrays["answers"][actor, split, :, :, :, : arrays.sizes.actions.width]  # [K, T, E, W]
         self.policy_id = self._views["policy_id"]  # [K, T+1, E]
         self.is_last = self._views["is_last"]  # [K, T+1, E]
+        self._observations = {name: array[actor, split] for name, array in arrays.observations().items()}
         # [K, T+1, E, 1], written by EnvSplit; None without critic_sees_time.
         self.elapsed_steps = self._views.get(_ELAPSED_STEPS)
 
@@ -141,6 +142,10 @@ class SplitBlocks:
         assert self._filling[block] == self.sequence > self._ready[block], "block completed without being filled"
         failpoint("actor-block-complete")
         self._ready[block] = self.sequence
+
+    def observations(self, block: int, row: int) -> dict[str, NDArray[Any]]:
+        """Name -> [E, ...] of one row."""
+        return {name: view[block, row] for name, view in self._observations.items()}
 
     def carry_over(self, previous: int) -> None:
         """Row T of a complete block becomes row 0 of the one now being filled."""

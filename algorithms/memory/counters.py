@@ -38,6 +38,11 @@ class Timer(enum.IntEnum):
     LEARNER_TRAIN = 11
     LEARNER_PUBLISH = 12
     LEARNER_SAVE = 13
+    OPPONENT_GATHER = 14
+    OPPONENT_FORWARD = 15
+    OPPONENT_SCATTER = 16
+    OPPONENT_WAIT = 17
+    OPPONENT_ADOPT = 18
 
 
 class EventCounter(enum.IntEnum):
@@ -55,6 +60,9 @@ class EventCounter(enum.IntEnum):
     ENV_BAD_DATA = 9
     LEARNER_SKIPPED_STEPS = 10
     LEARNER_ROLLBACKS = 11
+    OPPONENT_BATCHES = 12
+    OPPONENT_ROWS = 13
+    OPPONENT_ADOPTIONS = 14
 
 
 assert len(Timer) <= NUM_TIMERS and len(EventCounter) <= NUM_EVENT_COUNTERS

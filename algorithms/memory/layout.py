@@ -7,7 +7,8 @@ data that it announces; its reader reads it first.
 
 Letters:  A = actors,  S = splits of an actor,  K = blocks of a split,  T = rollout length,  E = agent rows of a split,
 C = recurrent states in a block = T / recurrence,  H = size of a recurrent state,  N = processes,
-P = acting policies,  L = learning policies, the first L of the acting ones,  R = weights of a reward,
+P = acting policies,  L = learning policies, the first L of the acting ones,  F = frozen ones, the others,
+J = scripted players,  R = weights of a reward,
 W = numbers that store an action,  Q = numbers that describe its distribution.
 """
 
@@ -22,7 +23,7 @@ from appo.algorithms.memory.segment import Segment, aligned
 from appo.algorithms.specs import ActionSpec, TensorSpec
 
 OBSERVATION = "obs/"  # prefix of the arrays that hold observations
-NUM_TIMERS = 16
+NUM_TIMERS = 24
 NUM_EVENT_COUNTERS = 24
 
 
@@ -42,6 +43,17 @@ class Sizes(NamedTuple):
     observations: dict[str, TensorSpec]
     actions: ActionSpec
     reward_shaping: tuple[tuple[str, float], ...] = ()  # R: name and first value of each weight of a reward
+    scripted_players: int = 0  # J: numbered after the acting policies
+
+    @property
+    def frozen_policies(self) -> int:
+        """F."""
+        return self.acting_policies - self.learning_policies
+
+    @property
+    def players(self) -> int:
+        """Everything that can have a seat: acting policies, then scripted players."""
+        return self.acting_policies + self.scripted_players
 
     @property
     def answer_width(self) -> int:
@@ -152,7 +164,7 @@ def request_arrays(sizes: Sizes) -> list[ArraySpec]:
 
 def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
     """What changes with every step and is only ever read as a whole."""
-    actor_policy, learning = (sizes.actors, sizes.acting_policies), (sizes.learning_policies,)
+    actor_policy, learning = (sizes.actors, sizes.learning_policies), (sizes.learning_policies,)
     process = (sizes.processes,)
     return [
         ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
@@ -161,7 +173,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame budget that is spent"),
         ArraySpec(
             "reward_shaping",
-            (sizes.acting_policies, len(sizes.reward_shaping)),
+            (sizes.players, len(sizes.reward_shaping)),
             "f8",
             "driver",
             "actor",
@@ -184,9 +196,33 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
     ]
 
 
+def opponent_arrays(sizes: Sizes) -> list[ArraySpec]:
+    """Who plays against the policies that learn."""
+    frozen = (sizes.frozen_policies,)
+    shares = (sizes.learning_policies, sizes.frozen_policies + sizes.scripted_players)
+    return [
+        ArraySpec(
+            "opponents",
+            (*frozen, 3),
+            "i8",
+            "driver",
+            "opponent worker, actor",
+            "past self that a frozen policy is to be: its number, train step, frames; the number is written last",
+        ),
+        ArraySpec("opponents_loaded", frozen, "i8", "opponent worker", "actor", "number of the past self that it is"),
+        ArraySpec("opponent_shares", shares, "f8", "driver", "actor", "how often a policy meets each, in proportion"),
+    ]
+
+
 def all_arrays(sizes: Sizes) -> list[ArraySpec]:
     """The whole table."""
-    return block_arrays(sizes) + header_arrays(sizes) + request_arrays(sizes) + counter_arrays(sizes)
+    return [
+        *block_arrays(sizes),
+        *header_arrays(sizes),
+        *request_arrays(sizes),
+        *counter_arrays(sizes),
+        *opponent_arrays(sizes),
+    ]
 
 
 def total_bytes(sizes: Sizes) -> int:

@@ -41,7 +41,8 @@ class SplitRequests:
         self._answered = arrays["answered"][:, actor, split]  # [P]
         self._number = int(max(self._asked[self._cell], self._answered.max()))
         self._waits_for_all = True
-        self._one_policy = len(self._answered) == 1
+        self.num_policies = len(self._answered)
+        self._one_policy = self.num_policies == 1
 
     def ask(self, block: int, step: int, policies: NDArray[np.int32] | None = None) -> None:
         """Announce that the slab of row `step` in `block` is complete; to some policies, or to all."""

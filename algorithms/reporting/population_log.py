@@ -1,4 +1,8 @@
-"""What population-based training did: a line in `pbt_history.jsonl` per decision, and `policy_<NN>.json` per policy."""
+"""What became of the policies of a run, beside their curves.
+
+`pbt_history.jsonl` has a line per decision of population-based training, `policy_<NN>.json` what a policy has now.
+`self_play.json` has who beat whom how often, and ratings.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from typing import Any
 
 from appo.utils.files import DiskFaults, JsonLines, atomic_write_json
 
-HISTORY = "pbt_history.jsonl"
+HISTORY, SELF_PLAY = "pbt_history.jsonl", "self_play.json"
 BEGIN, RESUME = "begin", "resume"  # kinds of rows, beside those of decisions
 
 
 class PopulationLog:
-    """Writes both; an error of the disk is survived and told."""
+    """Writes them; an error of the disk is survived and told."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: of the experiment. Files appear with what they tell."""
@@ -35,6 +39,11 @@ class PopulationLog:
         name = f"policy_{policy:02d}.json"
         with self._disk_faults.survived(name):
             atomic_write_json(self._folder / name, state, durable=False)
+
+    def matches(self, content: dict[str, Any]) -> None:
+        """Replace what is told of matches."""
+        with self._disk_faults.survived(SELF_PLAY):
+            atomic_write_json(self._folder / SELF_PLAY, content, durable=False)
 
     def close(self) -> None:
         """Close the file."""

@@ -94,13 +94,14 @@ def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:
         rollout=learning.rollout,
         recurrence=learning.recurrence if learning.recurrence > 0 else learning.rollout,
         rows=rows,
-        acting_policies=sampling.num_policies,
+        acting_policies=sampling.num_policies + sampling.frozen_policies,
         learning_policies=sampling.num_policies,
         processes=len(Roster.of(sampling, config.workers)),
         state_size=config.model.recurrent_state_size,
         observations=observation_tensors(observed(spec, config.model.critic_sees_time)),
         actions=action_spec(spec),
         reward_shaping=spec.reward_shaping,
+        scripted_players=len(sampling.anchors),
     )
 
 
@@ -147,7 +148,7 @@ def allocate(config: TrainConfig, sizes: Sizes) -> SharedResources:
     roster = Roster.of(config.sampling, config.workers)
     blocks = sizes.actors * sizes.splits * sizes.blocks
     log.info("shared memory: %.1f MB in %d blocks", layout.total_bytes(sizes) / 1e6, blocks)
-    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.acting_policies)]
+    weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.learning_policies)]
     snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(sizes.learning_policies)]
     arrays = SharedArrays.create(sizes)
     arrays["reward_shaping"][:] = [weight for _, weight in sizes.reward_shaping]

@@ -21,16 +21,19 @@ from appo.algorithms.memory.blocks import count_blocks
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Phase, WorkerCounters
 from appo.algorithms.memory.request_table import PolicyRequests
-from appo.algorithms.memory.reward_weights import write_reward_weights
+from appo.algorithms.memory.settings import write_setting
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.messages import (
     AdoptPolicy,
     Command,
     EpisodesFinished,
+    MatchesFinished,
     ReplaceWorkers,
     Report,
     SaveCheckpoint,
     SetHyperparameters,
+    SetOpponent,
+    SetOpponentShares,
     SetRewardShaping,
 )
 from appo.algorithms.models.actor_critic import build_actor_critic
@@ -41,10 +44,11 @@ from appo.algorithms.workers.actor_worker import build_split, close_splits, faul
 from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
 from appo.algorithms.workers.jobs import ActorJob, RunPlan
 from appo.algorithms.workers.learner_core import LearnerCore, TrainingDiverged
+from appo.algorithms.workers.opponents_core import OpponentsCore
 from appo.algorithms.workers.placement import place_torch_worker
 from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.process_launcher import RunFailed
-from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, WorkerId
+from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, OPPONENT_WORKER, POLICY_WORKER, WorkerId
 from appo.algorithms.workers.seeds import SeedKey
 from appo.envs.api import Decorrelation, EnvError, Repeatable, UnsupportedSpaceError
 from appo.utils.options import ConfigError
@@ -80,6 +84,10 @@ class SerialWorkerPool:
             self._build_learner(plan, shared, worker)
         for worker in shared.roster.of_kind(POLICY_WORKER):
             self._build_policy(plan, shared, worker)
+        self._opponents = [
+            OpponentsCore(shared.arrays, KINDS[OPPONENT_WORKER].job(plan, worker), self._counters[worker])
+            for worker in shared.roster.of_kind(OPPONENT_WORKER)
+        ]
         self._splits: list[EnvSplit] = []
         self._jobs = [ActorJob.of(plan, worker.number) for worker in shared.roster.of_kind(ACTOR)]
         self._splits_per_actor = sampling.worker_num_splits
@@ -138,8 +146,8 @@ class SerialWorkerPool:
                     self._learners[command.policy].set_hyperparameters(command)
                 case AdoptPolicy():
                     self._learners[command.policy].adopt_policy(command)
-                case SetRewardShaping():
-                    write_reward_weights(self._arrays, command.policy, command.weights)
+                case SetRewardShaping() | SetOpponent() | SetOpponentShares():
+                    write_setting(self._arrays, command)
                 case ReplaceWorkers():
                     pass  # there is one process, which is not blocked by another
                 case _:
@@ -180,6 +188,7 @@ class SerialWorkerPool:
         return {
             "serial": {
                 "actions": [policy.inference.random_state for policy in self._policies],
+                "opponents": [opponents.random_states for opponents in self._opponents],
                 "assignments": [split.assignment.random_state for split in self._splits],
                 "environments": [
                     split.env.randomness() if isinstance(split.env, Repeatable) else [] for split in self._splits
@@ -238,6 +247,8 @@ class SerialWorkerPool:
     def _restore_randomness(self, state: dict[str, Any]) -> None:
         for policy, actions in zip(self._policies, state["actions"], strict=True):
             policy.inference.random_state = actions
+        for opponents, states in zip(self._opponents, state.get("opponents", []), strict=False):
+            opponents.random_states = states
         for split, assignment, environments in zip(
             self._splits, state["assignments"], state["environments"], strict=True
         ):
@@ -250,6 +261,9 @@ class SerialWorkerPool:
             slabs = policy.requests.open()
             if len(slabs) and policy.adopt_newest():
                 policy.answer(slabs)
+        for opponents in self._opponents:
+            opponents.load_new()
+            opponents.answer()
 
     def _sample(self) -> None:
         finished: list[Any] = []
@@ -263,6 +277,8 @@ class SerialWorkerPool:
                     tell_progress(split.env, int(self._arrays["run_env_frames"][0]))
         if finished:
             self._reports.append(EpisodesFinished(finished))
+        if matches := [match for split in self._splits for match in split.pop_matches()]:
+            self._reports.append(MatchesFinished(matches))
 
     def _train(self) -> None:
         for learner, prefetcher in zip(self._learners, self._prefetchers, strict=True):

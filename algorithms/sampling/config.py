@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appo.utils.options import ConfigError, option
+
+RANDOM = "random"  # the scripted player that every environment has
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,45 @@ class SamplingConfig:
     )
     policy_change_episodes: int = option(
         10,
-        "Episodes of such an environment for which a draw counts. Fewer mix policies more, and leave more rows of a "
-        "rollout to other learners",
+        "Episodes of such an environment for which a draw counts, and those of 25 rollouts at least: a change within "
+        "a rollout leaves rows of it to other learners",
         minimum=1,
     )
+    agent_policy_map: str = option(
+        "",
+        "Which policy plays which agents of such an environment: pattern:policy, ... - the first pattern that fits an "
+        "agent's name decides, for example 'predator*:0,prey*:1'. Empty: any, drawn",
+    )
+    self_play: bool = option(
+        False,
+        "In a part of the matches, let past selves of the policies, kept in a pool, and scripted players have half of "
+        "the seats, rounded down; for environments with several agents",
+    )
+    self_play_share: float = option(
+        0.5, "Share of the draws that give seats to opponents of the pool", minimum=0.0, maximum=1.0
+    )
+    self_play_pool_size: int = option(
+        8,
+        "Past selves of each policy in the pool. The first and the newest always stay; of the others those that are "
+        "most evenly apart in frames",
+        minimum=1,
+        maximum=64,
+    )
+    self_play_save_every: int = option(
+        500_000, "Environment frames of a policy after which it joins the pool as it is then", minimum=1
+    )
+    self_play_sampling: str = option(
+        "pfsp_hard",
+        "How opponents are drawn from the pool, by the share w of recent matches that the policy won against each. "
+        "uniform: all alike; pfsp_hard: by (1 - w)^2, those who win; pfsp_var: by w (1 - w), equals (AlphaStar)",
+        choices=("uniform", "pfsp_hard", "pfsp_var"),
+    )
+    self_play_anchors: str = option(
+        "random",
+        "Scripted opponents, separated by commas: random, and those that the environment offers; empty: none. They "
+        "never change, so a rating that is measured against them means the same all the time",
+    )
+    self_play_anchor_share: float = option(0.05, "Share of the opponents that are scripted", minimum=0.0, maximum=1.0)
     decorrelate_experience_max_seconds: float = option(
         10.0,
         "At the start, each environment takes another number of random steps, so that episodes do not end all at once: "
@@ -82,6 +121,44 @@ class SamplingConfig:
     force_envs_single_thread: bool = option(
         True, "Keep libraries inside the environments from starting threads of their own in every actor"
     )
+
+    def policies_of(self, agents: Sequence[str]) -> tuple[int, ...]:
+        """The policy of each agent, as `agent_policy_map` says; empty where it says nothing.
+
+        Args:
+            agents: their names.
+
+        Raises:
+            ConfigError: it cannot be read, an agent is not named, or there is no such policy or agent.
+        """
+        text = self.agent_policy_map
+        if not text:
+            return ()
+        entries = [entry.strip().rpartition(":") for entry in text.split(",")]
+        for pattern, _, policy in entries:
+            if not pattern or not policy.isdecimal() or int(policy) >= self.num_policies:
+                raise ConfigError(
+                    f"agent_policy_map={text!r}: {pattern + ':' + policy!r} should be pattern:policy with a policy "
+                    f"from 0 to {self.num_policies - 1}, for example 'predator*:0,prey*:1'"
+                )
+            if not fnmatch.filter(agents, pattern):
+                raise ConfigError(f"agent_policy_map={text!r}: no agent fits {pattern!r}; they are {', '.join(agents)}")
+        found = [[int(p) for pattern, _, p in entries if fnmatch.fnmatchcase(agent, pattern)] for agent in agents]
+        missing = [agent for agent, policies in zip(agents, found, strict=True) if not policies]
+        if missing:
+            raise ConfigError(f"agent_policy_map={text!r} names no policy for {', '.join(missing)}; '*:0' names all")
+        return tuple(policies[0] for policies in found)
+
+    @property
+    def frozen_policies(self) -> int:
+        """Past selves that can play at one time."""
+        return self.num_policies * self.self_play_pool_size if self.self_play else 0
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """Names of the scripted players."""
+        names = [name.strip() for name in self.self_play_anchors.split(",")]
+        return tuple(dict.fromkeys(name for name in names if name)) if self.self_play else ()
 
     def check_combinations(self) -> None:
         """Refuse combinations that cannot run.

@@ -16,15 +16,19 @@ one more at each row after it, the final one and those of an agent that takes no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import Scratch, SplitBlocks
 from appo.algorithms.memory.request_table import SplitRequests
-from appo.algorithms.messages import EpisodeFinished
+from appo.algorithms.messages import EpisodeFinished, MatchFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
+from appo.algorithms.sampling.match_results import MatchBook
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment
 from appo.algorithms.sampling.reward_shaping import RewardShaper
+from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, StepArrays
 
 
@@ -39,17 +43,27 @@ class EnvSplit:
         assignment: PolicyAssignment,
         counted: tuple[NDArray[np.int64], NDArray[np.int64]],
         shaper: RewardShaper | None = None,
+        matches: MatchBook | None = None,
+        scripted: ScriptedSeats | None = None,
     ) -> None:
         """For one split.
 
-        `counted`: [P] environment frames and [P] agent steps of this actor, both added to here. `shaper`: where rewards
-        have weights.
+        Args:
+            env: its environments.
+            blocks: its blocks.
+            requests: its row of the request table.
+            assignment: chooses players.
+            counted: [L] environment frames and [L] agent steps of this actor, both added to here.
+            shaper: where rewards have weights.
+            matches: where different players meet.
+            scripted: where some of them are scripts.
         """
         self.env = env
         self._blocks = blocks
         self._requests = requests
         self.assignment = assignment
-        self._shaper = shaper
+        self._shaper, self._matches, self._scripted = shaper, matches, scripted
+        self._finished_matches: list[MatchFinished] = []
         self._env_frames, self._agent_steps = counted
         agents = env.spec.agents_per_env
         rows = env.num_envs * agents
@@ -66,7 +80,8 @@ class EnvSplit:
         self.completed_by = self.players
         """Policies that played a row of the newest rollout that was handed over."""
         self._in_rollout = self.players
-        self._several = assignment.num_policies > 1
+        self._learning = assignment.num_policies
+        self._several = assignment.num_policies > 1 or matches is not None
         self.waits_for_block = True
         self.has_started = False
         self._decorrelation: Decorrelation | None = None
@@ -108,6 +123,11 @@ class EnvSplit:
         if self._several:
             self._find_players(self._blocks.policy_id[self._block, 0])
             self._blocks.play(self._in_rollout)
+        if self._matches is not None:
+            was_moved = decorrelation is not None and isinstance(self.env, Decorrelating)
+            self._begin_matches(
+                range(self.env.num_envs), self._blocks.policy_id[self._block, 0], is_whole=not was_moved
+            )
         # To all policies: one that was asked by a dead predecessor is heard before its rows are written again.
         self._requests.ask(self._block, 0)
         return True
@@ -124,14 +144,19 @@ class EnvSplit:
         """
         block, row = self._block, self._row
         step = self._steps[block][row]
-        infos = self.env.step(self._blocks.actions[block, row], step)
         policies = self._blocks.policy_id[block]
+        actions = self._blocks.actions[block, row]
+        if self._scripted is not None:
+            actions = self._scripted.fill(actions, policies[row], self._blocks.observations(block, row))
+        infos = self.env.step(actions, step)
         finished = self._stats.add(step, infos, policies[row])
         if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
             self._lose_step(step)
         self._count(policies[row])
         if self.assignment.carry(policies[row], policies[row + 1], step.is_first):
             self._change_players(policies[row + 1], is_in_rollout=row + 1 < self._blocks.rollout)
+        if self._matches is not None:
+            finished = self._follow_matches(self._matches, finished, step, policies[row + 1])
         if self._shaper is not None and 1 in step.is_first.tobytes():
             self._shaper.follow(step.is_first, policies[row + 1])
         if self._elapsed_steps is not None:
@@ -177,12 +202,45 @@ class EnvSplit:
         self._requests.ask(self._block, self._row, self.players if self._several else None)
 
     def _find_players(self, policies: NDArray[np.int32]) -> None:
-        self.players = np.unique(policies)
+        self.players = self._asked(policies)
         self._in_rollout = self.players
+
+    def _asked(self, players: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Those who are asked for actions: not the scripted ones."""
+        found = np.unique(players)
+        return found if self._scripted is None else found[found < self._requests.num_policies]
+
+    def pop_matches(self) -> list[MatchFinished]:
+        """The matches that ended since the last call."""
+        matches, self._finished_matches = self._finished_matches, []
+        return matches
+
+    def _follow_matches(
+        self, book: MatchBook, finished: list[EpisodeFinished], step: StepArrays, players: NDArray[np.int32]
+    ) -> list[EpisodeFinished]:
+        """See which matches have ended and begun; the episodes of policies that learn."""
+        if finished:
+            book.note(self._stats.ended_rows, finished)
+        if 1 in step.is_first.tobytes():
+            agents = self.env.spec.agents_per_env
+            if 1 in step.crashed.tobytes():
+                book.lose(np.flatnonzero(step.crashed.reshape(-1, agents).any(axis=1)))
+            begun = np.flatnonzero(step.is_first.reshape(-1, agents).all(axis=1)).tolist()
+            self._finished_matches += [match for index in begun if (match := book.end(index)) is not None]
+            self._begin_matches(begun, players)
+        return [episode for episode in finished if episode.policy < self._learning]
+
+    def _begin_matches(self, indices: Iterable[int], players: NDArray[np.int32], *, is_whole: bool = True) -> None:
+        assert self._matches is not None
+        seats = players.reshape(self.env.num_envs, -1)
+        for index in indices:
+            self._matches.begin(index, seats[index].tolist(), is_whole=is_whole)
+            if self._scripted is not None:
+                self._scripted.begin(index, seats[index])
 
     def _change_players(self, policies: NDArray[np.int32], *, is_in_rollout: bool) -> None:
         """Episodes have begun. The observation after a rollout belongs to the next one, too."""
-        self.players = np.unique(policies)
+        self.players = self._asked(policies)
         if is_in_rollout:
             together = np.union1d(self._in_rollout, self.players)
             if len(together) > len(self._in_rollout):
@@ -199,14 +257,17 @@ class EnvSplit:
         self._stats.forget(crashed)
 
     def _count(self, policy_id: NDArray[np.int32]) -> None:
-        frames = self._frames if self._shared is None else self._shared.of_rows(self._frames)
-        if self.assignment.num_policies == 1:
+        seen = self._frames
+        if self._matches is not None:
+            seen = np.where(policy_id < self._learning, seen, 0)  # what others see of a frame is not learned from
+        frames = seen if self._shared is None else self._shared.of_rows(seen)
+        if not self._several:
             self._env_frames[0] += int(frames.sum())
             self._agent_steps[0] += int(np.count_nonzero(self._frames))
             return
-        policies = self.assignment.num_policies
-        self._env_frames += np.bincount(policy_id, frames, policies).astype(np.int64)
-        self._agent_steps += np.bincount(policy_id, self._frames > 0, policies).astype(np.int64)
+        policies = self._learning
+        self._env_frames += np.bincount(policy_id, frames, policies)[:policies].astype(np.int64)
+        self._agent_steps += np.bincount(policy_id, seen > 0, policies)[:policies].astype(np.int64)
 
 
 class SharedFrames:

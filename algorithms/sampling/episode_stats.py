@@ -17,6 +17,8 @@ class EpisodeStats:
 
     def __init__(self, rows: int) -> None:
         """Every row begins an episode."""
+        self.ended_rows: list[int] = []
+        """Of the episodes that `add` gave last."""
         self._returns = np.zeros(rows, np.float64)
         self._frames = np.zeros(rows, np.int64)
         self._true: dict[int, float] = {}  # row -> objective that the environment reported in this episode
@@ -46,9 +48,11 @@ class EpisodeStats:
         for row, info in infos.items():
             self._take_info(row, info)
         ended = np.flatnonzero(step.terminated | step.truncated)
-        finished = [self._finish(row, int(policy_id[row])) for row in ended.tolist()]
+        self.ended_rows = ended.tolist()
+        finished = [self._finish(row, int(policy_id[row])) for row in self.ended_rows]
         if len(ended) and not self._was_seen_whole.all():
             finished = [episode for row, episode in zip(ended, finished, strict=True) if self._was_seen_whole[row]]
+            self.ended_rows = ended[self._was_seen_whole[ended]].tolist()
             self._was_seen_whole[ended] = True
         return finished
 

@@ -1,4 +1,7 @@
-"""Which policy plays an agent row: chosen when an episode begins, kept until it ends, or longer."""
+"""Which policy plays an agent row: chosen when an episode begins, kept until it ends, or longer.
+
+Here for environments of single agents; `matchmaking` draws the players of matches.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ ROLLOUTS_PER_TURN = 16
 # Of a prime number of turns, so that each time another policy follows, whichever of up to 64 there are.
 LONGEST_EPISODE = 67 * ROLLOUTS_PER_TURN
 
-
-_NO_ROWS = np.zeros(0, np.int64)
+NO_ROWS = np.zeros(0, np.int64)
 
 
 class PolicyAssignment(Protocol):
@@ -78,7 +80,7 @@ class SplitAssignment:
     def overdue(self) -> NDArray[np.int64]:
         """See `PolicyAssignment`."""
         if not self._takes_turns:
-            return _NO_ROWS
+            return NO_ROWS
         return np.flatnonzero(self._number - self._began >= LONGEST_EPISODE)
 
     @property
@@ -89,74 +91,3 @@ class SplitAssignment:
     @random_state.setter
     def random_state(self, state: Any) -> None:
         del state
-
-
-class MatchAssignment:
-    """Draws policies for the seats of each match, an episode of an environment with several agents, uniformly.
-
-    They keep their seats for some matches: each change in the middle of a rollout leaves rows to two learners, each of
-    which has no use for the other's. An agent that joins a match later has the seat's policy.
-    """
-
-    def __init__(
-        self, num_policies: int, seed: np.random.SeedSequence, agents: int = 1, *, matches: int = 1, mixes: bool = True
-    ) -> None:
-        """One generator per split, so that splits do not influence each other.
-
-        Args:
-            num_policies: to draw from.
-            seed: of the generator.
-            agents: seats of an environment.
-            matches: for which a draw counts.
-            mixes: each seat's policy is drawn by itself; otherwise one has all seats.
-        """
-        self.num_policies = num_policies
-        self._rng = np.random.default_rng(seed)
-        self._agents, self._matches, self._mixes = agents, matches, mixes
-        self._left = np.zeros(0, np.int64)  # [environments] matches before the next draw
-
-    def begin_rollout(self, number: int) -> None:
-        """Draws follow matches, not rollouts."""
-
-    def draw(self, out: NDArray[np.int32]) -> None:
-        """See `PolicyAssignment`."""
-        num_envs = len(out) // self._agents
-        out[:] = self._seats(num_envs).ravel() if self.num_policies > 1 else 0
-        # Drawn as well, or all environments would change at one time.
-        self._left = (
-            self._rng.integers(self._matches, size=num_envs) if self._matches > 1 else np.zeros(num_envs, np.int64)
-        )
-
-    def overdue(self) -> NDArray[np.int64]:
-        """None: a match that goes on for ever keeps its policies, of which others have other matches."""
-        return _NO_ROWS
-
-    @property
-    def random_state(self) -> dict[str, Any]:
-        """Where the random numbers stand, as plain values."""
-        return dict(self._rng.bit_generator.state)
-
-    @random_state.setter
-    def random_state(self, state: dict[str, Any]) -> None:
-        self._rng.bit_generator.state = state
-
-    def carry(self, before: NDArray[np.int32], after: NDArray[np.int32], is_first: NDArray[np.uint8]) -> bool:
-        """See `PolicyAssignment`."""
-        if self.num_policies == 1:
-            return False  # rows are zero from the start
-        after[:] = before
-        if 1 not in is_first.tobytes():
-            return False
-        begins = is_first.reshape(-1, self._agents).all(axis=1)
-        changes = np.flatnonzero(begins & (self._left <= 0))
-        self._left[begins] -= 1
-        if len(changes):
-            after.reshape(-1, self._agents)[changes] = self._seats(len(changes))
-            self._left[changes] = self._matches - 1
-        return True
-
-    def _seats(self, num_envs: int) -> NDArray[np.int64]:
-        """[environments, agents] policies."""
-        if self._mixes:
-            return self._rng.integers(self.num_policies, size=(num_envs, self._agents))
-        return self._rng.integers(self.num_policies, size=(num_envs, 1)).repeat(self._agents, axis=1)

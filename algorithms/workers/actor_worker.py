@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 from appo.algorithms.memory.blocks import SplitBlocks
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
 from appo.algorithms.memory.request_table import SplitRequests
-from appo.algorithms.messages import EpisodeFinished, EpisodesFinished
+from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, MatchesFinished, MatchFinished
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import MatchAssignment, PolicyAssignment, SplitAssignment
+from appo.algorithms.sampling.match_results import MatchBook
+from appo.algorithms.sampling.matchmaking import ROLLOUTS_PER_DRAW, Draws, MatchAssignment, Opponents
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment, SplitAssignment
 from appo.algorithms.sampling.reward_shaping import RewardShaper
+from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.algorithms.workers.core_sharing import CoreSharing
 from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob
-from appo.algorithms.workers.roster import LEARNER, POLICY_WORKER
+from appo.algorithms.workers.roster import LEARNER, OPPONENT_WORKER, POLICY_WORKER
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError, RewardShapingBatch
 from appo.envs.faults import FaultPolicy
@@ -45,9 +48,9 @@ log = logging.getLogger(__name__)
 class ActorWorker(Worker):
     """Steps environments; owns no policy, computes no gradient, never imports torch.
 
-    Reads:   answered counters (policy workers), free blocks and timers (learners)
+    Reads:   answered counters (policy workers), free blocks and timers (learners), opponents (driver)
     Writes:  observations, rewards and ends into its own blocks; its rows of the request table; its counters
-    Sends:   EpisodesFinished (driver)
+    Sends:   EpisodesFinished, MatchesFinished (driver)
     """
 
     job: ActorJob
@@ -56,8 +59,10 @@ class ActorWorker(Worker):
         """Build every environment, reset it, and ask for its first action."""
         self.splits: list[EnvSplit] = []
         self._episodes: list[EpisodeFinished] = []
+        self._matches: list[MatchFinished] = []
         self._next_report = self._next_progress = 0.0
         self._policy_workers, self._learners = self.bells.of_kind(POLICY_WORKER), self.bells.of_kind(LEARNER)
+        self._policy_workers += self.bells.of_kind(OPPONENT_WORKER) * self.arrays.sizes.frozen_policies
         job = self.job
         self.counters.enter(Phase.RESET)
         faults = fault_policy(job.sampling, self.counters)
@@ -102,6 +107,7 @@ class ActorWorker(Worker):
         self.counters.lap(Timer.ACTOR_BOOKKEEPING)
         completed = split.completed
         self._episodes += split.advance()
+        self._matches += split.pop_matches()
         self.counters.count(EventCounter.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
@@ -128,6 +134,9 @@ class ActorWorker(Worker):
         if self._episodes and time.monotonic() >= self._next_report:
             self.report(EpisodesFinished(self._episodes))
             self._episodes = []
+            if self._matches:
+                self.report(MatchesFinished(self._matches))
+                self._matches = []
             self._next_report = time.monotonic() + REPORT_EVERY_S
 
     def _follow_progress(self) -> None:
@@ -140,10 +149,9 @@ class ActorWorker(Worker):
 
     @staticmethod
     def _ring(bells: list[Doorbell], policies: NDArray[np.int32]) -> None:
-        """Those of some policies; one bell per policy, none for the learner of a frozen one."""
-        for policy in policies:
-            if policy < len(bells):
-                bells[policy].ring()
+        """Those of some policies; frozen ones share one, and have no learner."""
+        for bell in {id(bells[policy]): bells[policy] for policy in policies if policy < len(bells)}.values():
+            bell.ring()
 
     @staticmethod
     def _ring_all(bells: list[Doorbell]) -> None:
@@ -206,13 +214,18 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         attempt = generation * ATTEMPTS_PER_LIFE
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
     env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
+    opponents = Opponents(arrays, sampling.self_play_share) if sampling.self_play else None
+    sizes, agents = arrays.sizes, job.spec.agents_per_env
+    seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,
         SplitBlocks(arrays, job.index, split),
         SplitRequests(arrays, job.index, split),
-        _assignment(job, arrays.sizes.acting_policies, split, generation),
+        _assignment(job, sizes.learning_policies, split, seed, opponents),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
         _shaper(env, arrays, job),
+        MatchBook(per_split, agents, opponents, sizes.acting_policies) if opponents is not None else None,
+        ScriptedSeats(env, sampling.anchors, sizes.acting_policies, seed.spawn(1)[0]) if sampling.anchors else None,
     )
 
 
@@ -224,16 +237,17 @@ def _shaper(env: Any, arrays: Any, job: ActorJob) -> RewardShaper | None:
     return RewardShaper(env, first, arrays["reward_shaping"], job.spec.agents_per_env)
 
 
-def _assignment(job: ActorJob, policies: int, split: int, generation: int) -> PolicyAssignment:
-    if job.spec.agents_per_env == 1:
-        splits = job.sampling.worker_num_splits
+def _assignment(
+    job: ActorJob, policies: int, split: int, seed: np.random.SeedSequence, opponents: Opponents | None
+) -> PolicyAssignment:
+    sampling, agents = job.sampling, job.spec.agents_per_env
+    if agents == 1:
+        splits = sampling.worker_num_splits
         return SplitAssignment(policies, job.index * splits + split, job.num_actors * splits)
-    seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
-    sampling = job.sampling
-    return MatchAssignment(
-        policies,
-        seed,
-        job.spec.agents_per_env,
+    draws = Draws(
         matches=sampling.policy_change_episodes,
+        rollouts=ROLLOUTS_PER_DRAW,
         mixes=sampling.pbt_mix_policies_in_one_env,
+        seats=sampling.policies_of(job.spec.agents),
     )
+    return MatchAssignment(policies, seed, agents, draws, opponents)

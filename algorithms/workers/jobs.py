@@ -85,6 +85,22 @@ class PolicyJob:
 
 
 @dataclass
+class OpponentJob:
+    """Where past selves lie, and what plays them."""
+
+    checkpoint_dirs: list[Path]  # per policy that learns
+    spec: EnvSpec
+    model: ModelConfig
+    device: str
+    seed: int
+
+    @classmethod
+    def of(cls, plan: RunPlan, seed: int) -> OpponentJob:
+        """The work of the opponent worker."""
+        return cls(plan.checkpoint_dirs, plan.spec, plan.model, plan.device, seed)
+
+
+@dataclass
 class LearnerJob:
     """Which policy is learned, how, and where it is kept."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from appo.algorithms import checkpoints
+from appo.algorithms.checkpoint_names import OPPONENT
 from appo.algorithms.learning.batch import Batch
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.memory.collate import Staging, allocate_staging, observation_names
@@ -270,14 +271,17 @@ class LearnerCore:
         Raises:
             CheckpointError: a number is not finite; what is on disk is worth more.
         """
-        payload: dict[str, Any] = {"model": self._model.state_dict(), "learner": self._learner.state_dict()}
+        payload: dict[str, Any] = {"model": self._model.state_dict()}
+        if command.kind != OPPONENT:
+            payload["learner"] = self._learner.state_dict()
         bad = checkpoints.where_not_finite(payload, "checkpoint")
         if bad is not None:
             raise checkpoints.CheckpointError(
                 f"policy {self.job.policy} is not saved at train step {self.policy_version}: {bad}; the older "
                 "checkpoints are untouched"
             )
-        payload["run_state"] = command.run_state
+        if command.kind != OPPONENT:
+            payload["run_state"] = command.run_state
         kind, metric, name = command.kind, command.metric, command.metric_name
         version, frames = self.policy_version, command.env_frames
         return checkpoints.encode(kind, version, frames, payload, metric=metric, metric_name=name)

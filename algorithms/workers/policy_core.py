@@ -8,7 +8,7 @@ Letters:  R = requests,  N = agent rows in them that this policy plays,  E = age
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,11 +16,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
-from appo.algorithms.memory.layout import SharedArrays
+from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.request_table import PolicyRequests, Slabs
-from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.memory.weights import PublishedVersion
 from appo.algorithms.models.inference import PolicyInference
 from appo.utils.failpoints import failpoint
+
+
+class WeightsSource(Protocol):
+    """Where the weights of a policy come from."""
+
+    @property
+    def publication(self) -> int:
+        """Changes whenever there are others; 0 before the first."""
+
+    def read_into(self, flat: NDArray[Any]) -> PublishedVersion:
+        """Copy the newest into `flat` [n]."""
+
+
+class ServerCounts(NamedTuple):
+    """Under which names a worker books what it does for a policy."""
+
+    gather: Timer
+    forward: Timer
+    scatter: Timer
+    adopt: Timer
+    batches: EventCounter
+    rows: EventCounter
+    adoptions: EventCounter
+
+
+OF_POLICY_WORKER = ServerCounts(
+    Timer.POLICY_GATHER,
+    Timer.POLICY_FORWARD,
+    Timer.POLICY_SCATTER,
+    Timer.POLICY_ADOPT,
+    EventCounter.POLICY_BATCHES,
+    EventCounter.POLICY_ROWS,
+    EventCounter.POLICY_ADOPTIONS,
+)
 
 
 class Rows(NamedTuple):
@@ -40,10 +74,11 @@ class PolicyCore:
         self,
         arrays: SharedArrays,
         requests: PolicyRequests,
-        weights: WeightsBuffer,
+        weights: WeightsSource,
         inference: PolicyInference,
         counters: WorkerCounters,
         policy: int,
+        counts: ServerCounts = OF_POLICY_WORKER,
     ) -> None:
         """`inference` has one state row per agent row of the whole run."""
         self.requests = requests
@@ -53,7 +88,7 @@ class PolicyCore:
         self._weights = weights
         self._publication = 0
         self.inference = inference
-        self._counters = counters
+        self._counters, self._counts = counters, counts
         self._policy_id = arrays["policy_id"].reshape(-1)
         self._observations = {
             name: _GatheredRows(_flat(array, 5), inference) for name, array in arrays.observations().items()
@@ -70,8 +105,8 @@ class PolicyCore:
             failpoint("policy-adopt")
             self._publication, self.version = self._weights.read_into(self.inference.received.numpy())
             self.inference.adopt_received()
-            self._counters.count(EventCounter.POLICY_ADOPTIONS)
-            self._counters.lap(Timer.POLICY_ADOPT)
+            self._counters.count(self._counts.adoptions)
+            self._counters.lap(self._counts.adopt)
         return self._publication > 0
 
     def answer(self, slabs: Slabs) -> None:
@@ -80,8 +115,8 @@ class PolicyCore:
         if len(rows.agent):
             self._act(rows)
         self.requests.answer(slabs)
-        self._counters.count(EventCounter.POLICY_BATCHES)
-        self._counters.count(EventCounter.POLICY_ROWS, len(rows.agent))
+        self._counters.count(self._counts.batches)
+        self._counters.count(self._counts.rows, len(rows.agent))
 
     def replay_recurrent_states(self, slabs: Slabs) -> None:
         """Work out the recurrent states that a lost predecessor kept of these splits, before they are first answered.
@@ -115,9 +150,9 @@ class PolicyCore:
         observed = torch.from_numpy(rows.observed)
         observations = {name: rows_of.take(observed) for name, rows_of in self._observations.items()}
         is_first = self._is_first.index_select(0, observed)
-        self._counters.lap(Timer.POLICY_GATHER)
+        self._counters.lap(self._counts.gather)
         result = self.inference.act(torch.from_numpy(rows.agent), observations, is_first)
-        self._counters.lap(Timer.POLICY_FORWARD)
+        self._counters.lap(self._counts.forward)
         decided = torch.from_numpy(rows.decided)
         log_prob, values = result.log_prob.unsqueeze(-1), result.values.unsqueeze(-1)
         answer = torch.cat((result.actions, log_prob, values, result.parameters), -1)
@@ -126,7 +161,7 @@ class PolicyCore:
         if self._sizes.state_size and rows.stored.any():
             states = result.state_before[torch.from_numpy(rows.stored)]
             self._states.index_copy_(0, torch.from_numpy(rows.state[rows.stored]), states)
-        self._counters.lap(Timer.POLICY_SCATTER)
+        self._counters.lap(self._counts.scatter)
 
     def _rows_of(self, slabs: Slabs) -> Rows:
         sizes, lanes = self._sizes, self._lanes
@@ -147,6 +182,23 @@ class PolicyCore:
             return rows
         mine = self._policy_id[observed] == self._policy
         return Rows(*(part[mine] for part in rows))
+
+
+class StateReplay:
+    """Works out, once for each split, the recurrent states that a lost predecessor has taken with it."""
+
+    def __init__(self, core: PolicyCore, sizes: Sizes) -> None:
+        """None is known yet."""
+        self._core = core
+        self._without_state = np.ones((sizes.actors, sizes.splits), np.bool_)
+
+    def before(self, slabs: Slabs) -> None:
+        """To be called before these slabs are answered."""
+        forgotten = self._without_state[slabs.actor, slabs.split]
+        if forgotten.any():
+            chosen = Slabs(*(part[forgotten] for part in slabs))
+            self._core.replay_recurrent_states(chosen)
+            self._without_state[chosen.actor, chosen.split] = False
 
 
 def _flat(array: NDArray[np.generic], leading: int) -> Tensor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import torch
 
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.memory.request_table import PolicyRequests
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.core_sharing import CoreSharing
 from appo.algorithms.workers.jobs import PolicyJob
-from appo.algorithms.workers.policy_core import PolicyCore
+from appo.algorithms.workers.policy_core import PolicyCore, StateReplay
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.utils.processes import keep_freed_memory
 
@@ -49,8 +48,7 @@ class PolicyWorker(Worker):
         requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
         weights = self.start.memory.open_weights(job.policy)
         self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
-        # Splits whose recurrent states a predecessor has taken with it.
-        self._without_state = np.ones((sizes.actors, sizes.splits), np.bool_)
+        self._replay = StateReplay(self._core, sizes)
         self._core_sharing = CoreSharing(self.arrays, self.start.placement)
         self._batcher = DynamicBatcher(requests)
 
@@ -61,17 +59,10 @@ class PolicyWorker(Worker):
         if not len(slabs) or not self._core.adopt_newest():
             return
         if self.start.generation > 0:
-            self._replay(slabs)
+            self._replay.before(slabs)
         self._core.answer(slabs)
         for actor in set(slabs.actor.tolist()):
             self.bells.actors[actor].ring()
-
-    def _replay(self, slabs: Slabs) -> None:
-        forgotten = self._without_state[slabs.actor, slabs.split]
-        if forgotten.any():
-            chosen = Slabs(*(part[forgotten] for part in slabs))
-            self._core.replay_recurrent_states(chosen)
-            self._without_state[chosen.actor, chosen.split] = False
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests

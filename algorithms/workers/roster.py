@@ -13,10 +13,10 @@ from appo.algorithms.memory.counters import EventCounter
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.workers.config import WorkersConfig
-from appo.algorithms.workers.jobs import ActorJob, LearnerJob, PolicyJob, RunPlan
+from appo.algorithms.workers.jobs import ActorJob, LearnerJob, OpponentJob, PolicyJob, RunPlan
 from appo.algorithms.workers.seeds import SeedKey
 
-ACTOR, POLICY_WORKER, LEARNER = "actor", "policy worker", "learner"
+ACTOR, POLICY_WORKER, OPPONENT_WORKER, LEARNER = "actor", "policy worker", "opponent worker", "learner"
 
 
 class WorkerId(NamedTuple):
@@ -99,10 +99,11 @@ class Roster:
 
 
 def _rung_by_actor(roster: Roster, actor: WorkerId) -> list[WorkerId]:
-    """One policy worker of each policy, which serves this actor, and every learner."""
+    """One policy worker of each policy, which serves this actor, the opponent worker, and every learner."""
     servers = roster.of_kind(POLICY_WORKER)
     per_policy = len(roster.of_kind(POLICY_WORKER, 0)) or 1
-    return [worker for worker in servers if worker.number == actor.number % per_policy] + roster.of_kind(LEARNER)
+    mine = [worker for worker in servers if worker.number == actor.number % per_policy]
+    return [*mine, *roster.of_kind(OPPONENT_WORKER), *roster.of_kind(LEARNER)]
 
 
 def _rung_by_policy_worker(roster: Roster, worker: WorkerId) -> list[WorkerId]:
@@ -142,6 +143,18 @@ KINDS: dict[str, WorkerKind] = {
         timers="POLICY",
         first_work=EventCounter.POLICY_BATCHES,
         worth_a_restart=EventCounter.POLICY_BATCHES,
+        give_back=lambda arrays, worker: None,
+        starts=2,
+    ),
+    OPPONENT_WORKER: WorkerKind(
+        name="opponents",
+        worker_class="appo.algorithms.workers.opponent_worker:OpponentWorker",
+        group=lambda sampling, workers: Group(1, int(sampling.self_play)),
+        job=lambda plan, worker: OpponentJob.of(plan, plan.seeds.of(SeedKey.OPPONENT_WORKER)),
+        rings=lambda roster, worker: roster.of_kind(ACTOR),
+        timers="OPPONENT",
+        first_work=EventCounter.OPPONENT_BATCHES,
+        worth_a_restart=EventCounter.OPPONENT_BATCHES,
         give_back=lambda arrays, worker: None,
         starts=2,
     ),

@@ -15,6 +15,7 @@ class SeedKey(enum.IntEnum):
     POLICY_WORKER = 2
     LEARNER = 3
     POPULATION = 4
+    OPPONENT_WORKER = 5
 
 
 class Seeds:

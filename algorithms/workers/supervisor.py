@@ -20,13 +20,15 @@ import psutil
 from appo.algorithms.memory import blocks
 from appo.algorithms.memory.counters import EventCounter, Phase
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.memory.reward_weights import write_reward_weights
+from appo.algorithms.memory.settings import write_setting
 from appo.algorithms.messages import (
     Command,
     Failed,
     Ready,
     ReplaceWorkers,
     Report,
+    SetOpponent,
+    SetOpponentShares,
     SetRewardShaping,
     WorkerLost,
     WorkerQuarantined,
@@ -139,8 +141,8 @@ class Supervisor:
             match command:
                 case ReplaceWorkers():
                     self._replace_workers(command)
-                case SetRewardShaping():
-                    write_reward_weights(self._arrays, command.policy, command.weights)
+                case SetRewardShaping() | SetOpponent() | SetOpponentShares():
+                    write_setting(self._arrays, command)
                 case _:
                     self.send(WorkerId(LEARNER, command.policy, 0), command)
 

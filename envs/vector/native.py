@@ -110,7 +110,7 @@ class VectorEnvAdapter:
         self._mask_in_info = mask_in_info
         self._failed: EnvError | None = None  # between two steps, as the next one will tell
         self._has_ended = np.zeros(self.num_envs, np.bool_)
-        return complete_spec(env, self._layout, self._actions, 1, mask_in_info)
+        return complete_spec(env, self._layout, self._actions, (), mask_in_info)
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""

@@ -83,6 +83,7 @@ class SerialVecEnv:
         self._find_abilities()
         self._told: dict[str, Any] = {}  # what environments were told last, for a replacement
         self._reward_weights: dict[int, list[dict[str, float]]] = {}  # the same, of each
+        self._scripts: dict[int, list[str]] = {}  # the same
         self._is_closed = False
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
@@ -208,6 +209,8 @@ class SerialVecEnv:
             self._tell_progress(index)
         if index in self._reward_weights:
             self.shape_rewards(index, self._reward_weights[index])
+        if index in self._scripts:
+            self.play_scripts(index, self._scripts[index])
 
     def _find_abilities(self) -> None:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
@@ -314,6 +317,13 @@ class SerialVecEnv:
             shape_rewards(self._adapters[index].env, weights)
         except FAILURES as error:
             self._fail_next_step(index, "set_reward_shaping", error)
+
+    def play_scripts(self, index: int, scripts: list[str]) -> None:
+        """See `ScriptedBatch`."""
+        self._scripts[index] = scripts
+        adapter = self._adapters[index]
+        if isinstance(adapter, ParallelEnvAdapter):
+            adapter.play_scripts(scripts)
 
     def remember_randomness(self) -> None:
         """See `appo.envs.api.Repeatable`."""

@@ -6,8 +6,12 @@ import torch
 
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
+from appo.algorithms.population.opponents import PastSelf, RecentScore
+from appo.algorithms.population.ratings import WinMatrix
 from appo.algorithms.reporting.sinks.status import as_json
 from appo.algorithms.run.controllers.population import Member, Population
+from appo.algorithms.run.controllers.self_play import SelfPlay, _Side
+from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.specs import ActionSpec
 from appo.envs.api import ActionLeaf
 from tests.architecture.source_tree import ROOT
@@ -36,7 +40,7 @@ def training_metrics():
 
 def statistics():
     """The driver's numbers after an episode and an iteration."""
-    numbers = small_statistics(10)
+    numbers = small_statistics(10, opponents=1)
     numbers.add(EpisodesFinished([EpisodeFinished(0, 1.0, 2.0, 30, {"kills": 4.0})]))
     numbers.add(TrainingReport(0, 1, training_metrics()))
     return numbers
@@ -49,9 +53,24 @@ def population_of_one():
     return population
 
 
+def self_play_of_one():
+    """The controller of self-play, with a policy that has met a past self and the random player."""
+    play = SelfPlay.__new__(SelfPlay)
+    play._sampling, play._sides, play._matrix, play._placements = (
+        SamplingConfig(self_play=True),
+        [_Side()],
+        WinMatrix(),
+        None,
+    )
+    past = PastSelf(1, 0, 0, 0, 0)
+    play._sides[0].pool, play._sides[0].scores = [past], {name: RecentScore(1.0, 2.0) for name in (past.name, "random")}
+    return play
+
+
 def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
     of_a_run = statistics()
     written = set(of_a_run.scalars(0) | of_a_run.stage_scalars() | population_of_one().scalars(0))
+    written |= set(self_play_of_one().scalars(0))
     assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
     placeholders = {
         "0_aux/avg_kills": "0_aux/avg_<statistic>",
@@ -59,6 +78,7 @@ def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_repor
         f"train/aux_{LOSS}_distance": "train/aux_<name>_<key>",
         "zz_pbt/cfg_learning_rate": "zz_pbt/cfg_<option>",
         "zz_pbt/rew_kill": "zz_pbt/rew_<weight>",
+        "self_play/win_rate_random": "self_play/win_rate_<anchor>",
     }
     assert {placeholders.get(key, key) for key in written} == {key for key in documented() if "/" in key}
 

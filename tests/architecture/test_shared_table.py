@@ -13,7 +13,8 @@ CODE = {
     "actor": ("sampling.", "workers.actor_worker", "memory.blocks", "memory.request_table", "memory.counters"),
     "policy": ("workers.policy_", "workers.core_sharing", "memory.request_table", "memory.counters"),
     "learner": ("workers.learner_", "workers.core_sharing", "memory.blocks", "memory.collate", "memory.counters"),
-    "driver": ("run.", "reporting.", "workers.supervisor", "workers.worker", "memory.blocks"),
+    "opponent worker": ("workers.opponent",),
+    "driver": ("run.", "reporting.", "workers.supervisor", "workers.worker", "memory.blocks", "memory.settings"),
     "each": ("memory.counters", "workers.worker"),
 }
 ARRAYS = [spec for spec in all_arrays(small_sizes()) if not spec.name.startswith(OBSERVATION)]

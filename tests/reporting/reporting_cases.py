@@ -7,7 +7,7 @@ import math
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestored, TrainingReport
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.statistics import Statistics
-from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, Group, Roster
+from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, OPPONENT_WORKER, POLICY_WORKER, Group, Roster
 from tests.memory.memory_cases import shared
 
 
@@ -24,11 +24,16 @@ class Clock:
         return self.now + 1.7e9
 
 
-def small_statistics(stats_avg: int = 3, *, budget: Budget | None = None, every_s: float = 20.0, **sizes) -> Statistics:
-    """Of two actors; processes: two actors, a policy worker and a learner for each policy."""
+def small_statistics(
+    stats_avg: int = 3, *, budget: Budget | None = None, every_s: float = 20.0, opponents: int = 0, **sizes
+) -> Statistics:
+    """Of two actors; processes: two actors, a policy worker and a learner for each policy, opponent workers."""
     policies = sizes.get("policies", 1)
     acting = policies + sizes.get("frozen", 0)
-    groups = {ACTOR: Group(1, 2), POLICY_WORKER: Group(acting, 1), LEARNER: Group(policies, 1)}
+    groups = {ACTOR: Group(1, 2), POLICY_WORKER: Group(acting, 1)}
+    if opponents:
+        groups[OPPONENT_WORKER] = Group(1, opponents)
+    groups[LEARNER] = Group(policies, 1)
     roster = Roster(groups)
     kinds = {KINDS[kind].timers: roster.places(kind) for kind in groups}
     arrays = shared(**({"actors": 2, "processes": len(roster)} | sizes))

@@ -184,13 +184,13 @@ def test_episodes_and_metrics_belong_to_the_policy_that_made_them():
     assert second["0_aux/master_process_memory_mb"] > 10.0
 
 
-def test_frozen_policies_add_to_the_frames_and_have_no_curves():
+def test_frozen_policies_have_neither_frames_nor_curves():
     statistics = small_statistics(policies=2, frozen=1)
     statistics.add(EpisodesFinished([*episode(2, 9.0).episodes, *episode(1, 5.0).episodes]))
-    statistics.arrays["env_frames"][...] = [[1, 20, 300], [0, 0, 4000]]
+    statistics.arrays["env_frames"][...] = [[1, 20], [300, 4000]]
     snapshot = statistics.snapshot()
     assert [policy.avg_reward for policy in snapshot.policies] == [None, 5.0]
-    assert snapshot.env_frames == 4321 and [statistics.env_frames(policy) for policy in range(2)] == [1, 20]
+    assert snapshot.env_frames == 4321 and [statistics.env_frames(policy) for policy in range(2)] == [301, 4020]
 
 
 def test_frames_are_summed_over_actors_and_resumes(monkeypatch):
@@ -238,17 +238,20 @@ def test_rates_come_from_the_counters_of_this_run(monkeypatch):
 
 
 def test_each_kind_of_process_shares_its_time_among_its_stages():
-    statistics = small_statistics(policies=2)  # actors 0 and 1, policy workers 2 and 3, learners 4 and 5
+    # Actors 0 and 1, policy workers 2 and 3, the opponent worker 4, learners 5 and 6.
+    statistics = small_statistics(policies=2, opponents=1)
     timers, event_counts = statistics.arrays["timers"], statistics.arrays["event_counts"]
     timers[0, Timer.ACTOR_ENV_STEP], timers[1, Timer.ACTOR_WAIT_POLICY] = 3.0, 1.0
     timers[2, Timer.POLICY_FORWARD], timers[3, Timer.POLICY_WAIT] = 1.0, 1.0
-    timers[5, Timer.LEARNER_TRAIN] = 7.0
+    timers[4, Timer.OPPONENT_WAIT], timers[4, Timer.OPPONENT_FORWARD] = 3.0, 1.0
+    timers[6, Timer.LEARNER_TRAIN] = 7.0
     event_counts[2:4, EventCounter.POLICY_BATCHES], event_counts[2:4, EventCounter.POLICY_ROWS] = [4, 6], [20, 80]
-    event_counts[4:6, EventCounter.LEARNER_BATCHES] = [1, 2]
-    statistics.arrays["memory_mb"][:] = [50, 70, 300, 100, 400, 200]
+    event_counts[5:7, EventCounter.LEARNER_BATCHES] = [1, 2]
+    statistics.arrays["memory_mb"][:] = [50, 70, 300, 100, 500, 400, 200]
     tags = statistics.stage_scalars()
     assert (tags["stats/actor_env_step"], tags["stats/actor_wait_policy"]) == (0.75, 0.25)
     assert (tags["stats/policy_forward"], tags["stats/policy_wait"]) == (0.5, 0.5)
+    assert (tags["stats/opponent_forward"], tags["stats/opponent_memory_mb"]) == (0.25, 500.0)
     assert (tags["stats/learner_train"], tags["stats/learner_wait_batch"]) == (1.0, 0.0)
     assert (tags["stats/policy_batch_size"], tags["stats/learner_batches"]) == (10.0, 3.0)
     memory = [tags[f"stats/{kind}_memory_mb"] for kind in ("actor", "policy", "learner")]

@@ -12,7 +12,8 @@ from appo.algorithms.memory.blocks import LearnerBlocks, SplitBlocks
 from appo.algorithms.memory.layout import SharedArrays, Sizes, block_arrays
 from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.policy_assignment import MatchAssignment, PolicyAssignment
+from appo.algorithms.sampling.matchmaking import MatchAssignment
+from appo.algorithms.sampling.policy_assignment import PolicyAssignment
 from appo.algorithms.specs import action_spec, observation_tensors, observed
 
 CONTINUES, TERMINATES, IS_TRUNCATED = (False, False), (True, False), (False, True)

@@ -11,9 +11,9 @@ from appo.algorithms.memory.layout import OBSERVATION
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.sampling import policy_assignment
 from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.sampling.matchmaking import MatchAssignment
 from appo.algorithms.sampling.policy_assignment import (
     ROLLOUTS_PER_TURN,
-    MatchAssignment,
     SplitAssignment,
 )
 from appo.algorithms.specs import ELAPSED_STEPS

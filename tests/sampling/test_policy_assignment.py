@@ -1,60 +1,12 @@
-"""Which policy plays an agent row: drawn for each episode, the same until it ends."""
+"""Which policy plays a split of single agents: dealt in turn, the same until an episode ends."""
 
 import numpy as np
-import pytest
 
 from appo.algorithms.sampling.policy_assignment import (
     LONGEST_EPISODE,
     ROLLOUTS_PER_TURN,
-    MatchAssignment,
     SplitAssignment,
 )
-
-
-def assignment(policies, seed=0):
-    return MatchAssignment(policies, np.random.SeedSequence(seed))
-
-
-def test_one_policy_plays_everything():
-    out = np.full(5, 9, np.int32)
-    assignment(1).draw(out)
-    assert out.tolist() == [0] * 5
-
-
-@pytest.mark.parametrize("policies", [2, 3])
-def test_policies_are_drawn_uniformly(policies):
-    out = np.zeros(30_000, np.int32)
-    assignment(policies).draw(out)
-    shares = np.bincount(out, minlength=policies) / len(out)
-    assert np.abs(shares - 1 / policies).max() < 0.02
-
-
-def test_only_fresh_rows_change():
-    before, after = np.arange(1000, dtype=np.int32) % 4, np.full(1000, 9, np.int32)
-    is_first = (np.arange(1000) % 2).astype(np.uint8)
-    drawing = assignment(4)
-    drawing.draw(np.zeros(1000, np.int32))
-    drawing.carry(before, after, is_first)
-    np.testing.assert_array_equal(after[is_first == 0], before[is_first == 0])
-    assert 0.15 < (after[is_first == 1] == before[is_first == 1]).mean() < 0.35
-
-
-def test_draws_follow_from_the_seed_alone():
-    drawn = []
-    for seed in (1, 1, 2):
-        out = np.zeros(100, np.int32)
-        assignment(4, seed).draw(out)
-        drawn.append(out.tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
-def test_draws_go_on_from_where_a_state_was_taken():
-    first, other, out, again = assignment(4, 1), assignment(4, 2), np.zeros(50, np.int32), np.zeros(50, np.int32)
-    first.draw(out)
-    other.random_state = first.random_state
-    first.draw(out)
-    other.draw(again)
-    assert out.tolist() == again.tolist()
 
 
 def played(split, num_splits, policies, rollouts):
@@ -119,45 +71,3 @@ def test_no_episode_is_overdue_where_splits_keep_their_policy():
     assignment.draw(np.zeros(3, np.int32))
     assignment.begin_rollout(2 * LONGEST_EPISODE)
     assert not len(assignment.overdue())
-
-
-def matches(assignment, envs, agents, number):
-    """[match, env, agent] the policies of so many matches, all of which end together."""
-    row, found = np.zeros(envs * agents, np.int32), []
-    assignment.draw(row)
-    for _ in range(number):
-        found.append(row.reshape(envs, agents).copy())
-        following = np.zeros_like(row)
-        assert not assignment.carry(row, following, np.zeros(len(row), np.uint8)) and (following == row).all()
-        assert assignment.carry(row, following, np.ones(len(row), np.uint8))
-        row = following
-    return np.array(found)
-
-
-def drawn_for(agents, **options):
-    return MatchAssignment(3, np.random.SeedSequence(5), agents, **options)
-
-
-def test_seats_are_kept_for_some_matches_and_environments_change_at_different_times():
-    played = matches(drawn_for(2, matches=10), envs=50, agents=2, number=200)
-    changed = (played[1:] != played[:-1]).any(axis=2)  # [match, env]
-    assert 0.5 < changed.sum() / (50 * 199 / 10) < 1.0  # a draw may give what was there: one in nine
-    for env in range(50):
-        gaps = np.diff(np.flatnonzero(changed[:, env]))
-        assert (gaps % 10 == 0).all()
-    assert changed[:10].any(axis=1).sum() == 10
-
-
-def test_policies_meet_in_one_environment_or_have_all_of_its_seats():
-    mixed = matches(drawn_for(4), envs=50, agents=4, number=20)
-    assert (mixed != mixed[..., :1]).any(axis=2).mean() > 0.9
-    alone = matches(drawn_for(4, mixes=False), envs=50, agents=4, number=20)
-    assert (alone == alone[..., :1]).all() and set(alone.ravel().tolist()) == {0, 1, 2}
-
-
-def test_an_agent_that_joins_a_match_has_the_policy_of_its_seat():
-    assignment, row, following = drawn_for(3), np.zeros(6, np.int32), np.zeros(6, np.int32)
-    assignment.draw(row)
-    for _ in range(20):
-        assert assignment.carry(row, following, np.array([0, 1, 1, 0, 0, 1], np.uint8))
-        assert (following == row).all()

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from appo.algorithms.memory.reward_weights import write_reward_weights
+from appo.algorithms.memory.settings import write_setting
+from appo.algorithms.messages import SetRewardShaping
 from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.envs.wrappers import shape_rewards
 from tests.memory.memory_cases import shared
@@ -47,7 +48,7 @@ def test_other_weights_come_with_the_next_episode():
     arrays, told, shapes = shaper()
     follow(shapes, [1, 1], [0, 1])
     told.pop()
-    write_reward_weights(arrays, 1, {"kill": 5.0, "unknown": 3.0})
+    write_setting(arrays, SetRewardShaping(1, {"kill": 5.0, "unknown": 3.0}))
     assert arrays["reward_shaping"].tolist() == [[1.0, -0.1], [5.0, -0.2]]
     follow(shapes, [1, 0], [0, 1])
     assert told.pop() == []

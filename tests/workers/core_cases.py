@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.specs import action_spec, observation_tensors
+from appo.algorithms.workers import actor_worker
 from appo.algorithms.workers.actor_worker import build_split
 from appo.algorithms.workers.jobs import ActorJob, LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore
@@ -125,6 +127,8 @@ class Turns:
         self.case, self.rng, self.device = case, np.random.default_rng(seed), device
         sizes = case.sizes()
         self.arrays = SharedArrays.create(sizes)
+        self.arrays["opponents"][:, 0] = self.arrays["opponents_loaded"][:] = 1  # frozen policies are there
+        self.arrays["opponent_shares"][:] = 1.0
         self.weights = [WeightsBuffer.create(f"weights-{policy}") for policy in range(sizes.acting_policies)]
         self.snapshots = [WeightsBuffer.create(f"snapshot-{policy}") for policy in range(case.policies)]
         counters = [WorkerCounters(self.arrays, process) for process in range(sizes.processes)]
@@ -148,7 +152,8 @@ class Turns:
             self.policies.append(PolicyCore(self.arrays, requests, weights, inference, own, policy))
         self.stagings = [learner.staging() for learner in self.learners]
         cells = [(actor, split) for actor in range(ACTORS) for split in range(SPLITS)] if with_splits else []
-        self.splits = [build_split(self.arrays, self.actor_job(actor), split, 0) for actor, split in cells]
+        with mock.patch.object(actor_worker, "ROLLOUTS_PER_DRAW", 0):  # players change as often as they can
+            self.splits = [build_split(self.arrays, self.actor_job(actor), split, 0) for actor, split in cells]
         for split in self.splits:
             split.start(Decorrelation(self.rng, ROLLOUT))
         self.episodes = 0
@@ -174,6 +179,10 @@ class Turns:
             num_envs_per_worker=SPLITS * ENVS_PER_SPLIT,
             worker_num_splits=SPLITS,
             policy_change_episodes=1,
+            num_policies=self.case.policies,
+            self_play=self.case.frozen > 0,
+            self_play_pool_size=max(1, self.case.frozen // self.case.policies),
+            self_play_anchors="",
         )
         return ActorJob(actor, ACTORS, self.case.env, self.case.family_options, sampling, 5, 6, self.case.spec)
 

@@ -43,7 +43,7 @@ CASES = {
     "two policies, gru": lambda: Case("synthetic_truncation", options=SHORT, policies=2, **GRU),
     "two policies, lstm, chunks": lambda: Case("synthetic_identity", options=SHORT, policies=2, recurrence=2, **LSTM),
     "two policies, several agents": lambda: Case("synthetic_multi", options=SEVERAL, policies=2, recurrence=4, **GRU),
-    "two policies and a frozen one": lambda: Case("synthetic_multi", options=SEVERAL, policies=2, frozen=1, **GRU),
+    "two policies and two frozen ones": lambda: Case("synthetic_multi", options=SEVERAL, policies=2, frozen=2, **GRU),
     "CartPole": lambda: Case("CartPole-v1", **GRU),
 }
 MEMORYLESS = {name for name in CASES if "no memory" in name or name in ("action masks", "continuous actions")}

@@ -13,8 +13,7 @@ from appo.algorithms.messages import PolicyRecovered, PolicyRestored, SaveCheckp
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.learner_core import LearnerCore, TrainingDiverged
-from appo.algorithms.workers.policy_core import PolicyCore
-from appo.algorithms.workers.policy_worker import PolicyWorker
+from appo.algorithms.workers.policy_core import PolicyCore, StateReplay
 from tests.workers.core_cases import Case, Turns, run_state
 from tests.workers.test_policy_and_learner_cores import CASES, DEEP, GRU, LSTM, assert_written_down_as_computed
 
@@ -44,20 +43,11 @@ class Successor:
         self.core = next_policy(turns, policy)
         self.inference, self.requests = self.core.inference, self.core.requests
         self.adopt_newest = self.core.adopt_newest
-        sizes = turns.arrays.sizes
-        self.forgotten = np.full((sizes.actors, sizes.splits), True)
+        self.replay = StateReplay(self.core, turns.arrays.sizes)
 
     def answer(self, slabs):
-        PolicyWorker._replay(self, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
+        self.replay.before(slabs)
         self.core.answer(slabs)
-
-    @property
-    def _core(self):
-        return self.core
-
-    @property
-    def _without_state(self):
-        return self.forgotten
 
 
 def next_learner(turns, folder, policy=0, **learning):
@@ -82,7 +72,7 @@ def test_a_policy_worker_recalls_the_recurrent_states_of_its_predecessor(name, t
             successor.core.replay_recurrent_states(slabs)
             if isinstance(predecessor, Successor):
                 # Of what it was not asked for since it came.
-                PolicyWorker._replay(predecessor, slabs)  # type: ignore[arg-type]  # has all that this method asks of one
+                predecessor.replay.before(slabs)
             # Of rows that the policy plays and that go on in the middle of an episode; others begin with zeros.
             rows = successor.core._rows_of(slabs)
             goes_on = successor.core._is_first[torch.from_numpy(rows.observed)] == 0

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 
+from appo.algorithms.checkpoint_names import OPPONENT
 from appo.algorithms.messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -52,6 +53,8 @@ class CheckpointScheduler(Controller):
 
     def note(self, report: Report) -> None:
         """See whether a checkpoint arrived, what was best before, and which learner has to be asked again."""
+        if isinstance(report, CheckpointSaved | CheckpointFailed) and report.kind == OPPONENT:
+            return  # of another controller, which numbers its requests itself
         if isinstance(report, CheckpointSaved):
             command = self._open.pop(report.request, None)
             if command is not None and command.kind == "best":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.population import Population
 from appo.algorithms.run.controllers.schedule import Schedule
+from appo.algorithms.run.controllers.self_play import SelfPlay
 from appo.algorithms.run.controllers.watchdog import Watchdog
 
-CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog, Population, Schedule)
+CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog, Population, Schedule, SelfPlay)

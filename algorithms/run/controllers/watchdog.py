@@ -19,7 +19,7 @@ from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.awake_clock import AwakeClock
 from appo.algorithms.workers.process_launcher import RunFailed
-from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER
+from appo.algorithms.workers.roster import ACTOR, LEARNER, OPPONENT_WORKER, POLICY_WORKER
 
 # Beside what a reset may take: the supervisor replaces the actors whose resets take longer.
 GRACE_S = 60.0
@@ -96,7 +96,9 @@ class StallDetector:
         if not total and self._some_actor_builds():
             self._all_frames.moved = now  # each environment in its own time, which the supervisor watches
         for policy, progress in enumerate(self._frames):
-            progress.follow(int(frames[policy]), now)
+            # Frames of frozen policies are not counted.
+            is_frozen = policy >= len(frames)
+            progress.follow(int(self._arrays["answered"][policy].sum() if is_frozen else frames[policy]), now)
         for policy, progress in enumerate(self._versions):
             # A learner that takes blocks is alive, however long it takes to fill its batch.
             progress.follow(int(arrays["train_steps"][policy]) + int(arrays["taking_sequence"][policy].sum()), now)
@@ -130,6 +132,8 @@ class StallDetector:
                 continue
             stage = "other policies act, and a policy worker does not answer"
             what = f"no frame of policy {policy} for {self._timeout_s:g} s"
+            if policy >= len(self._versions):
+                return Stall(what, stage, OPPONENT_WORKER, None, progress.told(now))
             return Stall(what, stage, POLICY_WORKER, policy, progress.told(now))
         return None
 

@@ -1,0 +1,210 @@
+"""Matches between the checkpoints of an experiment, and scripted players: everybody meets everybody.
+
+As in scoring, which matches count is decided before the first one is played: each environment plays a fixed number for
+each pair. The two players have half of the seats each, and change seats after every match.
+
+Letters:  E = agent rows = environments * agents per environment,  W = numbers that store an action.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from appo.algorithms.checkpoint_names import OPPONENT, list_named
+from appo.algorithms.checkpoints import CheckpointError, load
+from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
+from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.population.ratings import WinMatrix, elo_ratings
+from appo.algorithms.sampling.config import RANDOM
+from appo.algorithms.sampling.episode_stats import EpisodeStats
+from appo.algorithms.sampling.match_results import MatchBook
+from appo.algorithms.sampling.scripted_seats import ScriptedSeats
+from appo.envs.adapters import step_arrays
+from appo.envs.api import BatchEnv, EnvSpec
+from appo.utils.options import ConfigError
+
+TOURNAMENT = "tournament.json"
+MATCHES = 100  # of each pair, unless the user says how many
+MAX_ENVS = 16  # half of the rows are one player's: a forward pass for 8 costs little more than for one
+
+
+class Entrants(NamedTuple):
+    """Who takes part."""
+
+    checkpoints: dict[str, Path]  # by name
+    scripts: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all; those that need a network first."""
+        return (*self.checkpoints, *self.scripts)
+
+
+def find_entrants(
+    folders: Sequence[Path], kind: str, best_metric: str, scripts: Sequence[str], wanted: str = ""
+) -> Entrants:
+    """The newest checkpoint of each policy, its past selves, its milestones, and scripted players.
+
+    Args:
+        folders: of the checkpoints of each policy.
+        kind: "latest" or "best", of the newest ones.
+        best_metric: by which the best was picked.
+        scripts: that the environment offers.
+        wanted: patterns of names, separated by commas; empty: all of them.
+
+    Raises:
+        ConfigError: fewer than two take part, or a pattern fits nobody.
+    """
+    found: dict[str, Path] = {}
+    for policy, folder in enumerate(folders):
+        found[f"policy_{policy}"] = find_checkpoint(folder, kind, best_metric).path
+        for past_kind, mark in ((OPPONENT, "@"), ("milestone", "@milestone_")):
+            for named in reversed(list_named(folder, past_kind)):
+                found[f"policy_{policy}{mark}{named.steps[1]}"] = named.path
+    all_scripts = (RANDOM, *scripts)
+    patterns = [pattern.strip() for pattern in wanted.split(",") if pattern.strip()]
+    everybody = (*found, *all_scripts)
+    for pattern in patterns:
+        if not fnmatch.filter(everybody, pattern):
+            raise ConfigError(f"tournament_players: nobody is called {pattern}; there are {', '.join(everybody)}")
+
+    def takes_part(name: str) -> bool:
+        return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    entrants = Entrants(
+        {name: path for name, path in found.items() if takes_part(name)},
+        tuple(name for name in all_scripts if takes_part(name)),
+    )
+    if len(entrants.names) < 2:
+        raise ConfigError(f"a tournament needs two players; there are {', '.join(everybody)}")
+    return entrants
+
+
+def load_entrants(
+    entrants: Entrants, model: ModelConfig, spec: EnvSpec, rows: int, device: str, seed: int
+) -> dict[str, PolicyInference]:
+    """The networks of those who need one, with memory for `rows` agent rows each.
+
+    Raises:
+        ConfigError: a checkpoint cannot be read, or is of another network.
+    """
+    loaded = {}
+    for number, (name, path) in enumerate(entrants.checkpoints.items()):
+        try:
+            checkpoint = load(path)
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from error
+        loaded[name] = PolicyInference(restore_model(checkpoint, model, spec, device), rows, device, seed + number)
+    return loaded
+
+
+class Tournament:
+    """Plays all pairs of players in one batch of environments."""
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        policies: Mapping[str, PolicyInference],
+        scripts: tuple[str, ...],
+        seed: int,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        """`env`: of several agents; is reset for each pair, and left open.
+
+        Raises:
+            ConfigError: it has one agent.
+        """
+        if env.spec.agents_per_env < 2:
+            raise ConfigError("a tournament needs an environment with several agents; this one has 1")
+        self.players = (*policies, *scripts)
+        self.matrix = WinMatrix()
+        self._env, self._policies, self._deterministic = env, list(policies.values()), deterministic
+        self._scripted = ScriptedSeats(env, scripts, len(policies), np.random.SeedSequence(seed))
+        self._arrays = step_arrays(env.spec, env.num_envs)
+        # Views: the environments write into the same memory.
+        self._observations = {name: torch.from_numpy(array) for name, array in self._arrays.observations.items()}
+        self._is_first = torch.from_numpy(self._arrays.is_first)
+
+    def play(
+        self,
+        matches: int,
+        *,
+        on_pair: Callable[[str, str], None] | None = None,
+        after_step: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Play every pair; False: it was ended before all were played.
+
+        Args:
+            matches: of each pair.
+            on_pair: told of each pair that has been played.
+            after_step: called after every reset and step; False ends the tournament.
+        """
+        for one, other in itertools.combinations(range(len(self.players)), 2):
+            if not self._play_pair(one, other, matches, after_step):
+                return False
+            if on_pair is not None:
+                on_pair(self.players[one], self.players[other])
+        return True
+
+    def ratings(self) -> dict[str, float]:
+        """Elo ratings, fitted to all matches; that of the random player is 0, or the mean where it takes no part."""
+        return elo_ratings(self.matrix, self.players, RANDOM)
+
+    def content(self) -> dict[str, Any]:
+        """The results, plain."""
+        return self.matrix.content(self.players, self.ratings())
+
+    def _play_pair(self, one: int, other: int, matches: int, after_step: Callable[[], bool]) -> bool:
+        env, arrays = self._env, self._arrays
+        agents = env.spec.agents_per_env
+        book, stats = MatchBook(env.num_envs, agents, None, len(self._policies)), EpisodeStats(env.num_envs * agents)
+        share, rest = divmod(matches, env.num_envs)
+        left = share + (np.arange(env.num_envs) < rest)
+        seats = np.where((np.arange(env.num_envs)[:, None] + np.arange(agents)) % 2 == 0, one, other).astype(np.int32)
+        env.reset(arrays)
+        self._begin(book, range(env.num_envs), seats)
+        while left.any():
+            if not after_step():
+                return False
+            infos = env.step(self._actions(seats.ravel()), arrays)
+            finished = stats.add(arrays, infos, seats.ravel())
+            book.note(stats.ended_rows, finished)
+            begun = np.flatnonzero(arrays.is_first.reshape(-1, agents).all(axis=1)).tolist()
+            for index in begun:
+                match = book.end(index)
+                if match is not None and left[index] > 0:
+                    self.matrix.add_match([self.players[player] for player in match.players], match.outcomes)
+                    left[index] -= 1
+                seats[index] = one + other - seats[index]
+            self._begin(book, begun, seats)
+        return True
+
+    def _begin(self, book: MatchBook, indices: Sequence[int], seats: NDArray[np.int32]) -> None:
+        for index in indices:
+            book.begin(index, seats[index].tolist())
+            self._scripted.begin(index, seats[index])
+
+    def _actions(self, players: NDArray[np.int32]) -> NDArray[np.float32]:
+        """[E, W] of all rows [E], each of its player."""
+        actions = np.zeros((len(players), self._action_width), np.float32)
+        for player in np.unique(players).tolist():
+            if player < len(self._policies):
+                rows = torch.from_numpy(np.flatnonzero(players == player))
+                observations = {name: value[rows] for name, value in self._observations.items()}
+                acted = self._policies[player].act(rows, observations, self._is_first[rows], self._deterministic)
+                actions[rows.numpy()] = acted.actions.numpy()
+        return self._scripted.fill(actions, players, self._arrays.observations)
+
+    @property
+    def _action_width(self) -> int:
+        return sum(1 if leaf.kind == "discrete" else leaf.size for leaf in self._env.spec.actions)

@@ -1,0 +1,197 @@
+"""Who beats whom: counted results of pairs of players, and ratings that are fitted to all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ELO = 400.0 / np.log(10.0)  # a difference of 400 means ten wins for a loss
+# Half a draw of every player against an average one: without it, a player who has won all matches would have no rating.
+_PRIOR = 0.5
+_STEPS, _LONGEST_STEP, _CLOSE = 100, 1.0, 1e-8
+
+
+class Results(NamedTuple):
+    """Matches of one player against another, or pairs of seats of matches with more."""
+
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+
+    @property
+    def matches(self) -> int:
+        """All of them."""
+        return sum(self)
+
+    @property
+    def score(self) -> float:
+        """A win is 1, a draw 0.5; over all matches. NaN without any."""
+        return (self.wins + 0.5 * self.draws) / self.matches if self.matches else float("nan")
+
+    def turned(self) -> Results:
+        """As the other one sees them."""
+        return Results(self.losses, self.draws, self.wins)
+
+    def plus(self, other: Results) -> Results:
+        """Both together."""
+        return Results(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class WinMatrix:
+    """Results of every pair of players that have met, by their names."""
+
+    def __init__(self) -> None:
+        """Nobody has met."""
+        self._results: dict[tuple[str, str], Results] = {}  # of the first of a pair in alphabetical order
+
+    def add_match(self, players: Sequence[str], outcomes: Sequence[float]) -> None:
+        """Count each pair of seats of different players; the higher outcome wins."""
+        for i, one in enumerate(players):
+            for j in range(i):
+                difference = outcomes[i] - outcomes[j]
+                self.add(one, players[j], Results(int(difference > 0), int(difference == 0), int(difference < 0)))
+
+    def add(self, one: str, other: str, results: Results) -> None:
+        """Count results of `one` against `other`; of a player against itself, nothing."""
+        if one != other:
+            pair, seen = ((one, other), results) if one < other else ((other, one), results.turned())
+            self._results[pair] = self._results.get(pair, Results()).plus(seen)
+
+    def of(self, one: str, other: str) -> Results:
+        """Results of `one` against `other`."""
+        if one > other:
+            return self._results.get((other, one), Results()).turned()
+        return self._results.get((one, other), Results())
+
+    def rename(self, old: str, new: str) -> None:
+        """What a player has done belongs to another name from now on; the old name begins anew."""
+        for pair in [pair for pair in self._results if old in pair]:
+            one, other = (new if name == old else name for name in pair)
+            self.add(one, other, self._results.pop(pair))
+
+    def keep(self, players: Iterable[str]) -> None:
+        """Forget all others."""
+        kept = set(players)
+        self._results = {pair: results for pair, results in self._results.items() if kept.issuperset(pair)}
+
+    def state(self) -> list[list[Any]]:
+        """Plain, for `restore`."""
+        return [[*pair, *results] for pair, results in sorted(self._results.items())]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Go on from what `state` gave."""
+        self._results = {(one, other): Results(*results) for one, other, *results in state}
+
+    def content(self, players: Sequence[str], ratings: Mapping[str, float]) -> dict[str, Any]:
+        """Plain, for files and tables: wins and draws of each player of a row against each of a column."""
+        results = [[self.of(one, other) for other in players] for one in players]
+        return {
+            "players": list(players),
+            "ratings": dict(ratings),
+            "wins": [[each.wins for each in row] for row in results],
+            "draws": [[each.draws for each in row] for row in results],
+        }
+
+    def scores(self, players: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[n, n] points of each against each, a draw 0.5, and [n, n] matches."""
+        pairs = [[self.of(one, other) for other in players] for one in players]
+        points = np.array([[each.wins + 0.5 * each.draws for each in row] for row in pairs])
+        return points, np.array([[each.matches for each in row] for row in pairs], np.float64)
+
+
+def elo_ratings(matrix: WinMatrix, players: Sequence[str], zero: str) -> dict[str, float]:
+    """Ratings under which the results are most probable, in Elo's units.
+
+    The model is that of Bradley and Terry (1952, doi:10.2307/2334029), a draw counting as half a win for each::
+
+        P[i beats j] = 1 / (1 + exp(t_j - t_i))
+        L(t) = sum over i of points_i t_i - sum over i < j of matches_ij log(exp(t_i) + exp(t_j))
+
+    L is concave; Newton's method finds its maximum. A rating is t in units of which 400 are ten wins for a loss.
+
+    Unlike an Elo number that is moved after each match, they depend neither on the order of the matches nor on how
+    strong the opponents were when they were met.
+
+    Args:
+        matrix: who has beaten whom.
+        players: to be rated.
+        zero: the player whose rating is 0; when it is none of them, their mean is.
+    """
+    if not players:
+        return {}
+    points, matches = matrix.scores(players)
+    own, rating = points.sum(axis=1) + _PRIOR / 2, np.zeros(len(players))
+    for _ in range(_STEPS):
+        expected, against_average = _sigmoid(rating[:, None] - rating), _sigmoid(rating)
+        gradient = own - (matches * expected).sum(axis=1) - _PRIOR * against_average
+        weights = matches * expected * (1.0 - expected)
+        curvature = np.diag(weights.sum(axis=1) + _PRIOR * against_average * (1.0 - against_average)) - weights
+        step = np.linalg.solve(curvature, gradient).clip(-_LONGEST_STEP, _LONGEST_STEP)
+        rating = rating + step
+        if np.abs(step).max() < _CLOSE:
+            break
+    ratings = _ELO * rating
+    offset = ratings[players.index(zero)] if zero in players else ratings.mean()
+    return {player: float(rating - offset) for player, rating in zip(players, ratings, strict=True)}
+
+
+def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1.0 / (1.0 + np.exp(-values))
+
+
+class PlacementRatings:
+    """Ratings from the order in which more than two players of a match end (`openskill`, Plackett and Luce's model)."""
+
+    def __init__(self) -> None:
+        """Everybody is average."""
+        from openskill.models import PlackettLuce
+
+        self._model = PlackettLuce()
+        self._known: dict[str, tuple[float, float]] = {}  # mean and standard deviation
+
+    def add_match(self, players: Sequence[str], outcomes: Sequence[float]) -> None:
+        """Take in a match; of a player with several seats, the best one."""
+        best: dict[str, float] = {}
+        for player, outcome in zip(players, outcomes, strict=True):
+            best[player] = max(outcome, best.get(player, outcome))
+        if len(best) < 2:
+            return
+        teams = [[self._rating(player)] for player in best]
+        rated = self._model.rate(teams, scores=list(best.values()))
+        self._known |= {player: (team[0].mu, team[0].sigma) for player, team in zip(best, rated, strict=True)}
+
+    def rename(self, old: str, new: str) -> None:
+        """A player stays as it is under another name; the old name goes on from the same rating."""
+        if old in self._known:
+            self._known[new] = self._known[old]
+
+    def keep(self, players: Iterable[str]) -> None:
+        """Forget all others."""
+        kept = set(players)
+        self._known = {player: known for player, known in self._known.items() if player in kept}
+
+    def of(self, players: Sequence[str], zero: str) -> dict[str, float]:
+        """Conservative ratings, three standard deviations below the mean, of those who have played.
+
+        As differences to that of `zero`, where that one has played.
+        """
+        found = {player: self._known[player] for player in players if player in self._known}
+        known = {player: mean - 3.0 * deviation for player, (mean, deviation) in found.items()}
+        offset = known.get(zero, 0.0)
+        return {player: rating - offset for player, rating in known.items()}
+
+    def state(self) -> dict[str, list[float]]:
+        """Plain, for `restore`."""
+        return {player: list(known) for player, known in self._known.items()}
+
+    def restore(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Go on from what `state` gave."""
+        self._known = {player: (float(known[0]), float(known[1])) for player, known in state.items()}
+
+    def _rating(self, player: str) -> Any:
+        make: Callable[..., Any] = self._model.rating
+        mu, sigma = self._known.get(player, (None, None))
+        return make(mu=mu, sigma=sigma) if mu is not None else make()

@@ -1,0 +1,103 @@
+"""A tournament: who takes part, how many matches count, what is written."""
+
+import json
+
+import pytest
+
+import enjoy_appo
+from appo.algorithms import checkpoints
+from appo.algorithms.evaluation.tournament import find_entrants
+from appo.utils.options import ConfigError
+
+GAME = "pettingzoo_classic_tictactoe_v3"
+
+
+def enjoy(*argv):
+    return enjoy_appo.main(["enjoy_appo.py", *map(str, argv), "--no_render", "--tournament"])
+
+
+@pytest.fixture
+def played(experiment, tmp_path):
+    """An experiment with a newest checkpoint, and two past selves of other weights."""
+    place, folder = experiment(GAME)
+    newest = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert newest is not None
+    for step in (3, 7):
+        weights = {name: tensor * (1.0 + step) for name, tensor in newest.payload["model"].items()}
+        checkpoints.save(folder / "checkpoint_p0", "opponent", step, 10 * step, {"model": weights})
+    return place, folder
+
+
+def test_everybody_meets_everybody_as_often_as_asked(played, capsys):
+    place, folder = played
+    assert enjoy(*place, "--max_num_episodes=21") == 0
+    told = json.loads((folder / "tournament.json").read_text())
+    assert told["players"] == ["policy_0", "policy_0@30", "policy_0@70", "random"]
+    for i in range(4):
+        for j in range(4):
+            games = told["wins"][i][j] + told["wins"][j][i] + told["draws"][i][j]
+            assert games == (21 if i != j else 0) and told["draws"][i][j] == told["draws"][j][i]
+    assert told["ratings"]["random"] == 0.0
+    printed = capsys.readouterr().out
+    assert printed.count(" won, ") == 6 and "policy_0@70 - random: " in printed and "rating" in printed
+
+
+def test_the_same_seed_plays_the_same_tournament(played):
+    place, folder = played
+    results = []
+    for seed in (1, 1, 2):
+        assert enjoy(*place, "--max_num_episodes=8", f"--seed={seed}") == 0
+        results.append(json.loads((folder / "tournament.json").read_text())["wins"])
+    assert results[0] == results[1] != results[2]
+
+
+def test_both_players_have_the_first_move_equally_often(played):
+    """A player against itself under two names: who begins has an advantage in this game, and wins no more of them."""
+    place, folder = played
+    newest = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert newest is not None
+    checkpoints.save(folder / "checkpoint_p0", "milestone", 12, 99, {"model": newest.payload["model"]})
+    assert enjoy(*place, "--tournament_players=policy_0,*milestone*", "--max_num_episodes=400") == 0
+    told = json.loads((folder / "tournament.json").read_text())
+    assert told["players"] == ["policy_0", "policy_0@milestone_99"]
+    assert 0.4 < told["wins"][0][1] / (told["wins"][0][1] + told["wins"][1][0]) < 0.6
+
+
+def test_patterns_say_who_takes_part(played):
+    _, folder = played
+    folders = [folder / "checkpoint_p0"]
+    assert find_entrants(folders, "latest", "", ["clever"]).scripts == ("random", "clever")
+    chosen = find_entrants(folders, "latest", "", [], "policy_0@*, random")
+    assert chosen.names == ("policy_0@30", "policy_0@70", "random")
+    with pytest.raises(ConfigError, match="nobody is called policy_9; there are policy_0, policy_0@30"):
+        find_entrants(folders, "latest", "", [], "policy_0,policy_9")
+    with pytest.raises(ConfigError, match="needs two players"):
+        find_entrants(folders, "latest", "", [], "random")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--max_num_frames=10"], "max_num_frames is not for --tournament=True"),
+        (["--render_action_repeat=2"], "render_action_repeat is not for --tournament=True"),
+        (["--tournament=False", "--tournament_players=random"], "tournament_players is for --tournament=True"),
+    ],
+)
+def test_options_that_say_nothing_to_a_tournament_are_refused(played, capsys, options, told):
+    place, _ = played
+    assert enjoy_appo.main(["enjoy_appo.py", *place, "--no_render", "--tournament", *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_environment_of_single_agents_has_no_matches(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    assert enjoy(*place) == 2
+    assert "needs an environment with several agents; this one has 1" in capsys.readouterr().err
+
+
+def test_matches_are_recorded(experiment, tmp_path):
+    place, folder = experiment("pettingzoo_mpe2_simple_spread_v3")
+    argv = [*place, "--tournament", "--tournament_players=policy_0,random", "--save_video", "--max_num_episodes=1"]
+    assert enjoy_appo.main(["enjoy_appo.py", *map(str, argv)]) == 0
+    [video] = (folder / "videos").iterdir()
+    assert video.name.startswith("pettingzoo_mpe2_simple_spread_v3_tournament") and video.stat().st_size > 1000

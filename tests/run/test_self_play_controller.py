@@ -1,0 +1,212 @@
+"""What the controller of self-play asks for, whom it lets policies meet, and what a resumed run knows of it."""
+
+import json
+import logging
+import types
+from typing import Any
+
+import pytest
+
+from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of
+from appo.algorithms.config import resolve
+from appo.algorithms.messages import (
+    CheckpointFailed,
+    CheckpointSaved,
+    MatchesFinished,
+    MatchFinished,
+    PolicyRestored,
+    SaveCheckpoint,
+    SetOpponent,
+    SetOpponentShares,
+    WorkerReady,
+)
+from appo.algorithms.reporting.population_log import PopulationLog
+from appo.algorithms.run.controllers import self_play
+from appo.algorithms.run.controllers.context import ControllerContext
+from appo.algorithms.run.controllers.self_play import SelfPlay
+from appo.algorithms.workers.roster import LEARNER, Group, Roster
+from tests.reporting.reporting_cases import small_statistics
+
+TRAINING: Any = types.SimpleNamespace(state="training")
+
+
+class Case:
+    """A controller whose checkpoints are empty files."""
+
+    def __init__(self, folder, *options, policies=1, states=None):
+        words = ["--env=synthetic_multi", f"--train_dir={folder}", "--experiment=run", f"--num_policies={policies}"]
+        words += ["--self_play=True", "--self_play_pool_size=3", "--self_play_save_every=1000", "--serial_mode=True"]
+        self.config = resolve([*words, *options]).config
+        self.statistics = small_statistics(policies=policies)
+        unused: Any = None
+        log, roster = PopulationLog(folder), Roster({LEARNER: Group(policies, 1)})
+        self.context = ControllerContext(
+            self.config, self.statistics.arrays, roster, self.statistics, unused, log, folder, unused
+        )
+        self.folder, self.play = folder, SelfPlay(self.context)
+        for policy in range(policies):
+            self.restored(policy, (states or {}).get(policy, {}))
+
+    def restored(self, policy, state):
+        self.play.note(PolicyRestored(policy, "file.pth" if state else "", 0, state, float("nan"), [], {}, 0))
+
+    def run(self, frames=0, policy=0):
+        """So many frames later: what is asked for; checkpoints are written."""
+        self.statistics.arrays["env_frames"][0, policy] += frames
+        commands = list(self.play.due(TRAINING))
+        for command in commands:
+            if isinstance(command, SaveCheckpoint):
+                self.save(command)
+        return commands
+
+    def save(self, command):
+        head = {"kind": OPPONENT, "train_step": command.env_frames // 10, "env_steps": command.env_frames}
+        path = folder_of(self.config.run.checkpoint_dir(command.policy), OPPONENT) / file_name(head)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        self.play.note(CheckpointSaved(command.policy, OPPONENT, str(path), command.request))
+
+    def settings(self):
+        """What `due` tells the workers, apart: opponents, and shares by policy."""
+        commands = self.run()
+        shares = {command.policy: command.shares for command in commands if isinstance(command, SetOpponentShares)}
+        return [command for command in commands if isinstance(command, SetOpponent)], shares
+
+    def meet(self, *match, times=1, numbers=None):
+        players, outcomes = match[::2], match[1::2]
+        numbers = numbers or (0,) * len(players)
+        self.play.note(MatchesFinished([MatchFinished(players, numbers, outcomes)] * times))
+
+    def files(self, policy=0):
+        folder = folder_of(self.config.run.checkpoint_dir(policy), OPPONENT)
+        return sorted(int(path.stem.split("_")[2]) for path in folder.glob("*.pth"))
+
+
+def asked_for(commands):
+    return [(command.policy, command.kind) for command in commands if isinstance(command, SaveCheckpoint)]
+
+
+def test_a_policy_joins_the_pool_at_once_and_then_every_so_many_frames(tmp_path):
+    case = Case(tmp_path)
+    assert asked_for(case.run()) == [(0, OPPONENT)]
+    opponents, shares = case.settings()
+    assert opponents == [SetOpponent(0, 1, 0, 0)]
+    assert shares == {0: pytest.approx([0.95, 0, 0, 0.05])}, "one in twenty is the random player"
+    assert asked_for(case.run(999)) == []
+    assert asked_for(case.run(1)) == [(0, OPPONENT)]
+    assert case.settings()[0] == [SetOpponent(1, 2, 100, 1000)]
+
+
+def test_a_pool_that_is_full_keeps_the_first_and_the_newest_and_their_files_alone(tmp_path):
+    case = Case(tmp_path)
+    for _ in range(4):
+        case.run(1000)
+    assert case.files() == [1000, 3000, 4000]
+    assert case.settings()[0] == [SetOpponent(1, 4, 400, 4000)], "in the place of the one that left"
+    assert case.play.scalars(0)["self_play/pool"] == 3
+
+
+def test_those_who_win_are_met_more_often(tmp_path):
+    case = Case(tmp_path, "--self_play_anchors=", "--self_play_sampling=pfsp_hard")
+    for _ in range(2):
+        case.run(1000)
+    case.run()
+    before = case.settings()[1][0]
+    assert before == pytest.approx([0.5, 0.5, 0.0])
+    case.meet(0, 1.0, 1, 0.0, numbers=(0, 1), times=50)
+    case.meet(2, 1.0, 0, 0.0, numbers=(2, 0), times=50)
+    won, lost, _ = case.settings()[1][0]
+    assert lost > 10 * won > 0
+    tags = case.play.scalars(0)
+    assert tags["self_play/win_rate_pool"] == pytest.approx(0.5, abs=0.01)
+    assert tags["self_play/win_rate_pool_min"] < 0.1 and tags["self_play/matches"] == 100
+
+
+def test_results_and_ratings_are_written_for_all_players_and_belong_to_the_past_self_once_it_joins(tmp_path):
+    case = Case(tmp_path)
+    case.run()
+    case.meet(0, 1.0, 4, 0.0, times=30)  # the random player
+    case.meet(0, 0.5, 1, 0.5, numbers=(0, 1), times=5)
+    case.run(1000)
+    case.play._next_tell = 0.0
+    case.meet(0, 0.0, 4, 1.0, times=2)
+    case.run()
+    told = json.loads((tmp_path / "self_play.json").read_text())
+    assert told["players"] == ["policy_0", "policy_0@0", "policy_0@1000", "random"]
+    assert told["wins"] == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 30], [2, 0, 0, 0]]
+    assert told["draws"][2][1] == told["draws"][1][2] == 5
+    ratings = told["ratings"]
+    assert ratings["policy_0@1000"] > ratings["random"] == 0.0 > ratings["policy_0"]
+    assert case.play.scalars(0)["self_play/rating"] == pytest.approx(ratings["policy_0"])
+    assert case.play.scalars(0)["self_play/win_rate_random"] < 0.95
+
+
+def test_a_match_with_one_who_has_left_the_pool_does_not_count(tmp_path):
+    case = Case(tmp_path)
+    case.run()
+    case.meet(0, 1.0, 1, 0.0, numbers=(0, 77))
+    assert case.play.scalars(0)["self_play/matches"] == 0
+
+
+def test_more_than_two_players_are_rated_by_their_places(tmp_path):
+    case = Case(tmp_path)
+    case.run()
+    for _ in range(20):
+        case.meet(0, 3.0, 1, 2.0, 4, 1.0, numbers=(0, 1, 0))
+    ratings = case.play._content()["ratings"]
+    assert ratings["policy_0"] > ratings["policy_0@0"] > ratings["random"] == 0.0
+    assert case.play._content()["wins"][0] == [0, 20, 20]
+
+
+def test_a_checkpoint_that_is_not_answered_is_asked_for_again(tmp_path, monkeypatch, caplog):
+    case = Case(tmp_path)
+    [command] = [command for command in case.play.due(TRAINING) if isinstance(command, SaveCheckpoint)]
+    assert asked_for(case.play.due(TRAINING)) == []
+    case.play.note(WorkerReady("learner-0", 1, 1.0))
+    assert asked_for(case.play.due(TRAINING)) == [(0, OPPONENT)]
+    with caplog.at_level(logging.WARNING):
+        case.play.note(CheckpointFailed(0, OPPONENT, "the disk is full", command.request))
+    assert "did not join the pool of past selves: the disk is full" in caplog.text
+    assert asked_for(case.play.due(TRAINING)) == [], "not at once"
+    monkeypatch.setattr(self_play.time, "monotonic", lambda: 1e9)
+    assert asked_for(case.run()) == [(0, OPPONENT)]
+    assert case.play.scalars(0)["self_play/pool"] == 1
+
+
+def test_a_resumed_run_goes_on_with_the_pool_the_results_and_the_next_turn(tmp_path, caplog):
+    case = Case(tmp_path, policies=2)
+    case.run()
+    case.run(1000, policy=1)
+    case.meet(0, 1.0, 2, 0.0, numbers=(0, 1), times=9)
+    case.meet(1, 1.0, 0, 0.0, times=4)
+    states = {policy: json.loads(json.dumps(case.play.state(policy))) for policy in (0, 1)}
+    again = Case(tmp_path, policies=2, states=states)
+    assert again.play._pool() == case.play._pool() != []
+    assert again.play._content() == case.play._content()
+    assert again.play._shares(0) == case.play._shares(0) and again.play.state(1) == case.play.state(1)
+    told = again.settings()[0]
+    assert [(each.frozen, each.number) for each in told] == [(0, 1), (3, 2), (4, 3)]
+    again.run(1000)
+    assert again.play._pool()[1].number == 4, "numbers never come again"
+
+    gone = again.config.run.checkpoint_dir(0) / "opponents" / "checkpoint_000000000000_000000000000000.pth"
+    gone.unlink()
+    with caplog.at_level(logging.WARNING):
+        less = Case(tmp_path, policies=2, states=states)
+    assert "the files of policy_0@0 are gone" in caplog.text
+    assert [past.name for past in less.play._pool()] == ["policy_1@0", "policy_1@1000"]
+    assert asked_for(less.run()) == [(0, OPPONENT)], "its pool is empty"
+
+
+def test_a_smaller_pool_is_what_a_resumed_run_was_told_to_have(tmp_path):
+    case = Case(tmp_path)
+    for _ in range(3):
+        case.run(1000)
+    smaller = Case(tmp_path, "--self_play_pool_size=2", states={0: case.play.state(0)})
+    assert [past.env_frames for past in smaller.play._pool()] == [1000, 3000]
+    assert [past.frozen for past in smaller.play._pool()] == [0, 1]
+
+
+def test_without_self_play_nothing_is_asked_told_or_kept(tmp_path):
+    case = Case(tmp_path, "--self_play=False")
+    assert case.run(1_000_000) == [] and case.play.state(0) == {} and case.play.scalars(0) == {}
