@@ -87,19 +87,29 @@ class WinMatrix:
 
     def content(self, players: Sequence[str], ratings: Mapping[str, float]) -> dict[str, Any]:
         """Plain, for files and tables: wins and draws of each player of a row against each of a column."""
-        results = [[self.of(one, other) for other in players] for one in players]
+        wins, draws = self._counts(players)
         return {
             "players": list(players),
             "ratings": dict(ratings),
-            "wins": [[each.wins for each in row] for row in results],
-            "draws": [[each.draws for each in row] for row in results],
+            "wins": wins.tolist(),
+            "draws": draws.tolist(),
         }
 
     def scores(self, players: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n, n] points of each against each, a draw 0.5, and [n, n] matches."""
-        pairs = [[self.of(one, other) for other in players] for one in players]
-        points = np.array([[each.wins + 0.5 * each.draws for each in row] for row in pairs])
-        return points, np.array([[each.matches for each in row] for row in pairs], np.float64)
+        wins, draws = self._counts(players)
+        return wins + 0.5 * draws, np.asarray(wins + wins.T + draws, np.float64)
+
+    def _counts(self, players: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[n, n] wins of each against each, and draws."""
+        place = {player: index for index, player in enumerate(players)}
+        wins, draws = np.zeros((2, len(players), len(players)), np.int64)
+        for (one, other), results in self._results.items():
+            if one in place and other in place:
+                i, j = place[one], place[other]
+                wins[i, j], wins[j, i] = results.wins, results.losses
+                draws[i, j] = draws[j, i] = results.draws
+        return wins, draws
 
 
 def elo_ratings(matrix: WinMatrix, players: Sequence[str], zero: str) -> dict[str, float]:

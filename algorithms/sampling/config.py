@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from appo.utils.options import ConfigError, option
 
+MOST_PAST_SELVES = 256  # each has a network, and a row and a column of the win matrix
 RANDOM = "random"  # the scripted player that every environment has
 
 
@@ -166,6 +167,12 @@ class SamplingConfig:
         Raises:
             ConfigError: the message names the nearest value that works.
         """
+        if self.frozen_policies > MOST_PAST_SELVES:
+            most = MOST_PAST_SELVES // self.num_policies
+            raise ConfigError(
+                f"self_play_pool_size={self.self_play_pool_size} for each of num_policies={self.num_policies}: at most "
+                f"{MOST_PAST_SELVES} past selves can play at one time; nearest: {most}"
+            )
         if self.num_workers == 0:
             raise ConfigError("num_workers=0 leaves no actor to step environments; nearest: 1, or -1: one per CPU core")
         envs, splits = self.num_envs_per_worker, self.worker_num_splits

@@ -62,7 +62,7 @@ def self_play_of_one():
         WinMatrix(),
         None,
     )
-    past = PastSelf(1, 0, 0, 0, 0)
+    past, play._rated = PastSelf(1, 0, 0, 0, 0), {"policy_0": 0.0}
     play._sides[0].pool, play._sides[0].scores = [past], {name: RecentScore(1.0, 2.0) for name in (past.name, "random")}
     return play
 

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import time
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of
@@ -71,6 +73,10 @@ class Case:
         commands = self.run()
         shares = {command.policy: command.shares for command in commands if isinstance(command, SetOpponentShares)}
         return [command for command in commands if isinstance(command, SetOpponent)], shares
+
+    def content(self):
+        """What self_play.json would say now."""
+        return self.play._matrix.content(self.play._players(), self.play._ratings())
 
     def meet(self, *match, times=1, numbers=None):
         players, outcomes = match[::2], match[1::2]
@@ -153,9 +159,9 @@ def test_more_than_two_players_are_rated_by_their_places(tmp_path):
     case.run()
     for _ in range(20):
         case.meet(0, 3.0, 1, 2.0, 4, 1.0, numbers=(0, 1, 0))
-    ratings = case.play._content()["ratings"]
+    ratings = case.content()["ratings"]
     assert ratings["policy_0"] > ratings["policy_0@0"] > ratings["random"] == 0.0
-    assert case.play._content()["wins"][0] == [0, 20, 20]
+    assert case.content()["wins"][0] == [0, 20, 20]
 
 
 def test_a_checkpoint_that_is_not_answered_is_asked_for_again(tmp_path, monkeypatch, caplog):
@@ -182,7 +188,7 @@ def test_a_resumed_run_goes_on_with_the_pool_the_results_and_the_next_turn(tmp_p
     states = {policy: json.loads(json.dumps(case.play.state(policy))) for policy in (0, 1)}
     again = Case(tmp_path, policies=2, states=states)
     assert again.play._pool() == case.play._pool() != []
-    assert again.play._content() == case.play._content()
+    assert again.content() == case.content()
     assert again.play._shares(0) == case.play._shares(0) and again.play.state(1) == case.play.state(1)
     told = again.settings()[0]
     assert [(each.frozen, each.number) for each in told] == [(0, 1), (3, 2), (4, 3)]
@@ -210,3 +216,28 @@ def test_a_smaller_pool_is_what_a_resumed_run_was_told_to_have(tmp_path):
 def test_without_self_play_nothing_is_asked_told_or_kept(tmp_path):
     case = Case(tmp_path, "--self_play=False")
     assert case.run(1_000_000) == [] and case.play.state(0) == {} and case.play.scalars(0) == {}
+
+
+def test_a_run_that_goes_on_without_self_play_keeps_the_pool_for_one_that_goes_on_with_it(tmp_path):
+    case = Case(tmp_path)
+    case.run()
+    state = case.play.state(0)
+    without = Case(tmp_path, "--self_play=False", states={0: state})
+    assert without.play.state(0) == state
+
+
+def test_a_large_pool_does_not_hold_the_driver_up(tmp_path):
+    """Ratings of 256 past selves, all of which have met."""
+    case = Case(tmp_path, "--self_play_pool_size=64", policies=4)
+    for _ in range(64):
+        for policy in range(4):
+            case.run(1000, policy)
+    rng = np.random.default_rng(0)
+    for one in case.play._pool():
+        for other in rng.choice(256, 30):
+            case.play._matrix.add_match([one.name, case.play._pool()[other].name], list(rng.normal(size=2)))
+    case.play._next_tell, before = 0.0, time.perf_counter()
+    case.play.due(TRAINING)
+    for policy in range(4):
+        case.play.scalars(policy)
+    assert time.perf_counter() - before < 0.5

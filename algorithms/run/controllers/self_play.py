@@ -74,10 +74,14 @@ class SelfPlay(Controller):
         # Where all is one process, nothing that is decided may depend on the clock.
         self._follow_every_s = 0.0 if context.config.workers.serial_mode else FOLLOW_EVERY_S
         self._next_follow = self._next_tell = 0.0
+        self._rated: dict[str, float] = {}  # when self_play.json was told last
+        self._kept: dict[int, Any] = {}  # of runs that go on without self-play: for those that go on with it again
 
     def note(self, report: Report) -> None:
         """Count matches, take policies into the pool, and go on with that of an earlier start."""
         if not self._sides:
+            if isinstance(report, PolicyRestored):
+                self._kept[report.policy] = report.run_state.get("self_play")
             return
         match report:
             case MatchesFinished():
@@ -116,14 +120,16 @@ class SelfPlay(Controller):
             self._settings += [SetOpponentShares(policy, self._shares(policy)) for policy in range(len(self._sides))]
         if now >= self._next_tell:
             self._next_tell = now + TELL_EVERY_S
-            self._log.matches(self._content())
+            self._rated = self._ratings()
+            self._log.matches(self._matrix.content(self._players(), self._rated))
         settings, self._settings = self._settings, []
         return [*settings, *self._requests_due(now)]
 
     def state(self, policy: int) -> dict[str, Any]:
         """For the checkpoints of a policy; what belongs to all is in those of the first."""
         if not self._sides:
-            return {}
+            kept = self._kept.get(policy)
+            return {} if kept is None else {"self_play": kept}
         side = self._sides[policy]
         state: dict[str, Any] = {
             "pool": [list(past) for past in side.pool],
@@ -148,9 +154,8 @@ class SelfPlay(Controller):
         for anchor in self._sampling.anchors:
             if anchor in side.scores:
                 tags[f"self_play/win_rate_{anchor}"] = side.scores[anchor].win_rate
-        ratings = self._ratings()
         name = _name_of(policy)
-        return tags | {"self_play/rating": ratings[name]} if name in ratings else tags
+        return tags | {"self_play/rating": self._rated[name]} if name in self._rated else tags
 
     def _requests_due(self, now: float) -> list[Command]:
         commands: list[Command] = []
@@ -281,10 +286,6 @@ class SelfPlay(Controller):
         if self._placements is not None:
             return self._placements.of(players, zero)
         return elo_ratings(self._matrix, players, zero)
-
-    def _content(self) -> dict[str, Any]:
-        """Of self_play.json."""
-        return self._matrix.content(self._players(), self._ratings())
 
 
 def _name_of(policy: int) -> str:
