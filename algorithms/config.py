@@ -78,6 +78,8 @@ class TrainConfig:
         if self.run.sampler_only and (population.with_pbt or population.schedule_file):
             name = "with_pbt=True" if population.with_pbt else "schedule_file"
             raise ConfigError(f"{name} has nothing to tune with sampler_only=True; leave one out")
+        if self.run.sampler_only and self.sampling.self_play:
+            raise ConfigError("self_play=True needs policies that learn, which none does with sampler_only=True")
 
 
 class ResolvedConfig(NamedTuple):

@@ -55,6 +55,13 @@ class MatchesFinished(NamedTuple):
     matches: list[MatchFinished]
 
 
+class OpponentFailed(NamedTuple):
+    """opponent worker -> driver: the weights of this past self cannot be read."""
+
+    number: int
+    reason: str
+
+
 class TrainingReport(NamedTuple):
     """learner -> driver: what one iteration measured, every value finite; tags without the `train/` prefix."""
 
@@ -255,6 +262,7 @@ Report = (
     | Failed
     | EpisodesFinished
     | MatchesFinished
+    | OpponentFailed
     | TrainingReport
     | PolicyRestored
     | PolicyRecovered

@@ -26,12 +26,12 @@ class EvaluationConfig:
     max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
     tournament: bool = option(
         False,
-        "Let everybody meet everybody: the newest checkpoint of each policy, its past selves, its milestones and "
-        "scripted players, in --max_num_episodes matches of each pair, 100 if that is open",
+        "Play a tournament: each pair of the newest checkpoint of each policy, its past selves, its milestones and "
+        "scripted players meets in --max_num_episodes matches, 100 if that is open",
     )
     tournament_players: str = option(
         "",
-        "Who takes part in it: names or patterns, separated by commas, for example 'policy_0*,random'. Empty: all",
+        "Players of the tournament: names or patterns, separated by commas, for example 'policy_0*,random'. Empty: all",
     )
     max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)
 
@@ -43,6 +43,11 @@ class EvaluationConfig:
         """
         if self.tournament_players and not self.tournament:
             raise ConfigError("tournament_players is for --tournament=True")
+        if self.tournament and (self.max_num_episodes == 0 or self.policy_index):
+            name = "policy_index" if self.policy_index else "max_num_episodes=0"
+            raise ConfigError(
+                f"{name} says nothing to --tournament=True; nearest: --tournament_players, or leave it out"
+            )
         if self.tournament and (self.max_num_frames >= 0 or self.render_action_repeat):
             name = "max_num_frames" if self.max_num_frames >= 0 else "render_action_repeat"
             raise ConfigError(f"{name} is not for --tournament=True, which plays whole matches; leave it out")

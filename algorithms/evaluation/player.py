@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Callable
@@ -89,15 +90,20 @@ def play(job: EvaluationJob) -> int:
     """
     job.check()
     if job.options.tournament:
-        return _play_tournament(job)
+        return _until_stopped(functools.partial(_hold_tournament, job))
     checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind, job.best_metric)
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
+    return _until_stopped(functools.partial(_play, job, checkpoint))
+
+
+def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]) -> int:
+    """Play, and end in order at a signal; the exit code."""
     torch.set_num_threads(1)  # a few rows at a time: more threads wait for each other longer than they compute
     stop = StopSignals()
     try:
         with contextlib.ExitStack() as cleanup:
-            _play(job, checkpoint, stop, cleanup)
+            play_all(stop, cleanup)
     finally:
         stop.restore()
     return stop.exit_code
@@ -140,18 +146,6 @@ def _close_recorder(recorder: VideoRecorder | None) -> None:
     if recorder is not None:
         recorder.close()
         print(f"video: {recorder.path} ({recorder.num_frames} images)", flush=True)
-
-
-def _play_tournament(job: EvaluationJob) -> int:
-    """Play, print and keep the results; the exit code."""
-    torch.set_num_threads(1)
-    stop = StopSignals()
-    try:
-        with contextlib.ExitStack() as cleanup:
-            _hold_tournament(job, stop, cleanup)
-    finally:
-        stop.restore()
-    return stop.exit_code
 
 
 def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.ExitStack) -> None:

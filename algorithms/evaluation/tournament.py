@@ -1,4 +1,4 @@
-"""Matches between the checkpoints of an experiment, and scripted players: everybody meets everybody.
+"""Tournaments: matches between all pairs of an experiment's checkpoints and scripted players.
 
 As in scoring, which matches count is decided before the first one is played: each environment plays a fixed number for
 each pair. The two players have half of the seats each, and change seats after every match.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from appo.algorithms.sampling.config import RANDOM
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.match_results import MatchBook
 from appo.algorithms.sampling.scripted_seats import ScriptedSeats
+from appo.algorithms.specs import action_spec
 from appo.envs.adapters import step_arrays
 from appo.envs.api import BatchEnv, EnvSpec
 from appo.utils.options import ConfigError
@@ -37,16 +39,14 @@ MATCHES = 100  # of each pair, unless the user says how many
 MAX_ENVS = 16  # half of the rows are one player's: a forward pass for 8 costs little more than for one
 
 
+log = logging.getLogger(__name__)
+
+
 class Entrants(NamedTuple):
-    """Who takes part."""
+    """The players of a tournament."""
 
     checkpoints: dict[str, Path]  # by name
     scripts: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all; those that need a network first."""
-        return (*self.checkpoints, *self.scripts)
 
 
 def find_entrants(
@@ -64,29 +64,39 @@ def find_entrants(
     Raises:
         ConfigError: fewer than two take part, or a pattern fits nobody.
     """
-    found: dict[str, Path] = {}
-    for policy, folder in enumerate(folders):
-        found[f"policy_{policy}"] = find_checkpoint(folder, kind, best_metric).path
-        for past_kind, mark in ((OPPONENT, "@"), ("milestone", "@milestone_")):
-            for named in reversed(list_named(folder, past_kind)):
-                found[f"policy_{policy}{mark}{named.steps[1]}"] = named.path
-    all_scripts = (RANDOM, *scripts)
     patterns = [pattern.strip() for pattern in wanted.split(",") if pattern.strip()]
-    everybody = (*found, *all_scripts)
-    for pattern in patterns:
-        if not fnmatch.filter(everybody, pattern):
-            raise ConfigError(f"tournament_players: nobody is called {pattern}; there are {', '.join(everybody)}")
 
     def takes_part(name: str) -> bool:
         return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
-    entrants = Entrants(
-        {name: path for name, path in found.items() if takes_part(name)},
-        tuple(name for name in all_scripts if takes_part(name)),
-    )
-    if len(entrants.names) < 2:
+    found: dict[str, Path] = {}
+    for policy, folder in enumerate(folders):
+        if takes_part(name := f"policy_{policy}"):
+            newest = find_checkpoint(folder, kind, best_metric)
+            for warning in newest.warnings:
+                log.warning("%s", warning)
+            found[name] = newest.path
+        found |= {name: path for name, path in _earlier(policy, folder).items() if takes_part(name)}
+    chosen = tuple(name for name in (RANDOM, *scripts) if takes_part(name))
+    everybody = [*(f"policy_{policy}" for policy in range(len(folders))), RANDOM, *scripts]
+    everybody += [name for policy, folder in enumerate(folders) for name in _earlier(policy, folder)]
+    for pattern in patterns:
+        if not fnmatch.filter(everybody, pattern):
+            raise ConfigError(f"tournament_players={pattern!r} fits no player; there are {', '.join(everybody)}")
+    if len(found) + len(chosen) < 2:
         raise ConfigError(f"a tournament needs two players; there are {', '.join(everybody)}")
-    return entrants
+    return Entrants(found, chosen)
+
+
+def _earlier(policy: int, folder: Path) -> dict[str, Path]:
+    """Past selves and milestones of a policy by name, the oldest first."""
+    found: dict[str, Path] = {}
+    for kind, mark in ((OPPONENT, "@"), ("milestone", "@milestone_")):
+        for named in reversed(list_named(folder, kind)):
+            train_step, frames = named.steps
+            name = f"policy_{policy}{mark}{frames}"
+            found[name if name not in found else f"{name}_{train_step}"] = named.path
+    return found
 
 
 def load_entrants(
@@ -167,7 +177,7 @@ class Tournament:
     def _play_pair(self, one: int, other: int, matches: int, after_step: Callable[[], bool]) -> bool:
         env, arrays = self._env, self._arrays
         agents = env.spec.agents_per_env
-        book, stats = MatchBook(env.num_envs, agents, None, len(self._policies)), EpisodeStats(env.num_envs * agents)
+        book, stats = MatchBook(env.num_envs, agents, None), EpisodeStats(env.num_envs * agents)
         share, rest = divmod(matches, env.num_envs)
         left = share + (np.arange(env.num_envs) < rest)
         seats = np.where((np.arange(env.num_envs)[:, None] + np.arange(agents)) % 2 == 0, one, other).astype(np.int32)
@@ -196,7 +206,7 @@ class Tournament:
 
     def _actions(self, players: NDArray[np.int32]) -> NDArray[np.float32]:
         """[E, W] of all rows [E], each of its player."""
-        actions = np.zeros((len(players), self._action_width), np.float32)
+        actions = np.zeros((len(players), action_spec(self._env.spec).width), np.float32)
         for player in np.unique(players).tolist():
             if player < len(self._policies):
                 rows = torch.from_numpy(np.flatnonzero(players == player))
@@ -204,7 +214,3 @@ class Tournament:
                 acted = self._policies[player].act(rows, observations, self._is_first[rows], self._deterministic)
                 actions[rows.numpy()] = acted.actions.numpy()
         return self._scripted.fill(actions, players, self._arrays.observations)
-
-    @property
-    def _action_width(self) -> int:
-        return sum(1 if leaf.kind == "discrete" else leaf.size for leaf in self._env.spec.actions)

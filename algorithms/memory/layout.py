@@ -210,7 +210,7 @@ def opponent_arrays(sizes: Sizes) -> list[ArraySpec]:
             "past self that a frozen policy is to be: its number, train step, frames; the number is written last",
         ),
         ArraySpec("opponents_loaded", frozen, "i8", "opponent worker", "actor", "number of the past self that it is"),
-        ArraySpec("opponent_shares", shares, "f8", "driver", "actor", "how often a policy meets each, in proportion"),
+        ArraySpec("opponent_shares", shares, "f8", "driver", "actor", "share of a policy's opponents that each is"),
     ]
 
 

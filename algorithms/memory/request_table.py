@@ -64,6 +64,33 @@ class SplitRequests:
         return bool(settled.min() >= self._number)
 
 
+class FrozenRequests:
+    """Counts the splits that wait for the actions of frozen policies, all of which one worker serves."""
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        """Of all actors."""
+        first = arrays.sizes.learning_policies
+        self._asked = arrays["asked"]
+        self._unasked, self._answered = arrays["unasked"][first:], arrays["answered"][first:]
+        self._ready, self._taken = arrays["ready_sequence"], arrays["taken_sequence"]
+        self._unplayed = arrays["unplayed_sequence"]
+
+    @property
+    def num_splits(self) -> int:
+        """Splits that can have a request open at one time: those whose newest request was for a frozen policy."""
+        return int(np.count_nonzero((self._asked > self._unasked).any(axis=0)))
+
+    def count(self) -> int:
+        """Splits whose request is open."""
+        is_open = self._asked > np.maximum(self._answered, self._unasked)
+        return int(np.count_nonzero(is_open.any(axis=0)))
+
+    def count_without_block(self) -> int:
+        """Splits that have filled all of their blocks, of those counted by `num_splits`."""
+        is_full = (self._ready > np.maximum(self._taken, self._unplayed)).any(0).all(-1)
+        return int(np.count_nonzero(is_full & (self._asked > self._unasked).any(axis=0)))
+
+
 class PolicyRequests:
     """Open requests of the actors that one policy worker serves."""
 

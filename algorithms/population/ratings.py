@@ -1,4 +1,4 @@
-"""Who beats whom: counted results of pairs of players, and ratings that are fitted to all of them at once."""
+"""Counted results of pairs of players, and ratings that are fitted to all of them at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 _ELO = 400.0 / np.log(10.0)  # a difference of 400 means ten wins for a loss
 # Half a draw of every player against an average one: without it, a player who has won all matches would have no rating.
 _PRIOR = 0.5
+# Drawn matches of a policy against its newest past self: as strong as that one, until its own matches say otherwise.
+_FROM_BEFORE = 10.0
 _STEPS, _LONGEST_STEP, _CLOSE = 100, 1.0, 1e-8
 
 
@@ -23,7 +25,7 @@ class Results(NamedTuple):
 
     @property
     def matches(self) -> int:
-        """All of them."""
+        """Wins, draws and losses."""
         return sum(self)
 
     @property
@@ -36,7 +38,7 @@ class Results(NamedTuple):
         return Results(self.losses, self.draws, self.wins)
 
     def plus(self, other: Results) -> Results:
-        """Both together."""
+        """Add results of the same pair."""
         return Results(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -44,7 +46,7 @@ class WinMatrix:
     """Results of every pair of players that have met, by their names."""
 
     def __init__(self) -> None:
-        """Nobody has met."""
+        """Begin without results."""
         self._results: dict[tuple[str, str], Results] = {}  # of the first of a pair in alphabetical order
 
     def add_match(self, players: Sequence[str], outcomes: Sequence[float]) -> None:
@@ -71,6 +73,10 @@ class WinMatrix:
         for pair in [pair for pair in self._results if old in pair]:
             one, other = (new if name == old else name for name in pair)
             self.add(one, other, self._results.pop(pair))
+
+    def forget(self, player: str) -> None:
+        """Drop what a player has done."""
+        self._results = {pair: results for pair, results in self._results.items() if player not in pair}
 
     def keep(self, players: Iterable[str]) -> None:
         """Forget all others."""
@@ -112,7 +118,9 @@ class WinMatrix:
         return wins, draws
 
 
-def elo_ratings(matrix: WinMatrix, players: Sequence[str], zero: str) -> dict[str, float]:
+def elo_ratings(
+    matrix: WinMatrix, players: Sequence[str], zero: str, grown_from: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """Ratings under which the results are most probable, in Elo's units.
 
     The model is that of Bradley and Terry (1952, doi:10.2307/2334029), a draw counting as half a win for each::
@@ -128,11 +136,18 @@ def elo_ratings(matrix: WinMatrix, players: Sequence[str], zero: str) -> dict[st
     Args:
         matrix: who has beaten whom.
         players: to be rated.
-        zero: the player whose rating is 0; when it is none of them, their mean is.
+        zero: the player whose rating is 0; when it is none of them, or has not played, their mean is.
+        grown_from: player -> the one that it was a moment ago, where its own matches are still few.
     """
     if not players:
         return {}
     points, matches = matrix.scores(players)
+    has_played = {player: bool(met.any()) for player, met in zip(players, matches, strict=True)}
+    for player, before in (grown_from or {}).items():
+        i, j = players.index(player), players.index(before)
+        for one, other in ((i, j), (j, i)):
+            points[one, other] += _FROM_BEFORE / 2
+            matches[one, other] += _FROM_BEFORE
     own, rating = points.sum(axis=1) + _PRIOR / 2, np.zeros(len(players))
     for _ in range(_STEPS):
         expected, against_average = _sigmoid(rating[:, None] - rating), _sigmoid(rating)
@@ -144,7 +159,7 @@ def elo_ratings(matrix: WinMatrix, players: Sequence[str], zero: str) -> dict[st
         if np.abs(step).max() < _CLOSE:
             break
     ratings = _ELO * rating
-    offset = ratings[players.index(zero)] if zero in players else ratings.mean()
+    offset = ratings[players.index(zero)] if has_played.get(zero) else ratings.mean()
     return {player: float(rating - offset) for player, rating in zip(players, ratings, strict=True)}
 
 
@@ -156,7 +171,7 @@ class PlacementRatings:
     """Ratings from the order in which more than two players of a match end (`openskill`, Plackett and Luce's model)."""
 
     def __init__(self) -> None:
-        """Everybody is average."""
+        """Begin with average players."""
         from openskill.models import PlackettLuce
 
         self._model = PlackettLuce()

@@ -170,6 +170,7 @@ def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: flo
         best_metric=run.save_best_metric,
         num_policies=policies,
         policy_workers=config.workers.policy_workers_per_policy,
+        frozen_policies=config.sampling.frozen_policies,
         available_mb=available_mb,
     )
 

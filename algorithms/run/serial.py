@@ -189,7 +189,7 @@ class SerialWorkerPool:
             "serial": {
                 "actions": [policy.inference.random_state for policy in self._policies],
                 "opponents": [opponents.random_states for opponents in self._opponents],
-                "assignments": [split.assignment.random_state for split in self._splits],
+                "assignments": [split.random_state for split in self._splits],
                 "environments": [
                     split.env.randomness() if isinstance(split.env, Repeatable) else [] for split in self._splits
                 ],
@@ -241,18 +241,21 @@ class SerialWorkerPool:
         """As many policies, splits and environments as now."""
         if len(state["actions"]) != len(self._policies) or len(state["environments"]) != len(self._splits):
             return False
+        frozen = [len(states) for states in state.get("opponents", [])]
+        if frozen != [opponents.num_frozen for opponents in self._opponents]:
+            return False
         pairs = zip(state["environments"], self._splits, strict=True)
         return all(len(environments) in (0, split.env.num_envs) for environments, split in pairs)
 
     def _restore_randomness(self, state: dict[str, Any]) -> None:
         for policy, actions in zip(self._policies, state["actions"], strict=True):
             policy.inference.random_state = actions
-        for opponents, states in zip(self._opponents, state.get("opponents", []), strict=False):
+        for opponents, states in zip(self._opponents, state.get("opponents", []), strict=True):
             opponents.random_states = states
         for split, assignment, environments in zip(
             self._splits, state["assignments"], state["environments"], strict=True
         ):
-            split.assignment.random_state = assignment
+            split.random_state = assignment
             if environments and isinstance(split.env, Repeatable):
                 split.env.restore_randomness(environments)
 
@@ -262,7 +265,7 @@ class SerialWorkerPool:
             if len(slabs) and policy.adopt_newest():
                 policy.answer(slabs)
         for opponents in self._opponents:
-            opponents.load_new()
+            self._reports += opponents.load_new()
             opponents.answer()
 
     def _sample(self) -> None:

@@ -54,8 +54,8 @@ class SamplingConfig:
     )
     self_play: bool = option(
         False,
-        "In a part of the matches, let past selves of the policies, kept in a pool, and scripted players have half of "
-        "the seats, rounded down; for environments with several agents",
+        "Self-play: in a part of the matches, past selves of the policies, kept in a pool, and scripted players have "
+        "half of the seats, rounded down; for environments with several agents",
     )
     self_play_share: float = option(
         0.5, "Share of the draws that give seats to opponents of the pool", minimum=0.0, maximum=1.0
@@ -64,7 +64,7 @@ class SamplingConfig:
         8,
         "Past selves of each policy in the pool. The first and the newest always stay; of the others those that are "
         "most evenly apart in frames",
-        minimum=1,
+        minimum=2,
         maximum=64,
     )
     self_play_save_every: int = option(
@@ -148,7 +148,14 @@ class SamplingConfig:
         missing = [agent for agent, policies in zip(agents, found, strict=True) if not policies]
         if missing:
             raise ConfigError(f"agent_policy_map={text!r} names no policy for {', '.join(missing)}; '*:0' names all")
-        return tuple(policies[0] for policies in found)
+        seats = tuple(policies[0] for policies in found)
+        idle = sorted(set(range(self.num_policies)) - set(seats))
+        if idle:
+            raise ConfigError(
+                f"agent_policy_map={text!r} gives no agent to policy {', '.join(map(str, idle))}; nearest: "
+                f"--num_policies={len(set(seats))}, with the policies of the map counted from 0"
+            )
+        return seats
 
     @property
     def frozen_policies(self) -> int:
@@ -167,6 +174,11 @@ class SamplingConfig:
         Raises:
             ConfigError: the message names the nearest value that works.
         """
+        if self.agent_policy_map and not self.pbt_mix_policies_in_one_env:
+            raise ConfigError(
+                "agent_policy_map says who plays each agent, pbt_mix_policies_in_one_env=False that one plays all: "
+                "leave one out"
+            )
         if self.frozen_policies > MOST_PAST_SELVES:
             most = MOST_PAST_SELVES // self.num_policies
             raise ConfigError(

@@ -16,7 +16,7 @@ one more at each row after it, the final one and those of an agent that takes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,9 @@ from appo.algorithms.memory.blocks import Scratch, SplitBlocks
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, MatchFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
-from appo.algorithms.sampling.match_results import MatchBook
+from appo.algorithms.sampling.match_results import SplitMatches
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment
 from appo.algorithms.sampling.reward_shaping import RewardShaper
-from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, StepArrays
 
 
@@ -43,8 +42,7 @@ class EnvSplit:
         assignment: PolicyAssignment,
         counted: tuple[NDArray[np.int64], NDArray[np.int64]],
         shaper: RewardShaper | None = None,
-        matches: MatchBook | None = None,
-        scripted: ScriptedSeats | None = None,
+        matches: SplitMatches | None = None,
     ) -> None:
         """For one split.
 
@@ -55,15 +53,13 @@ class EnvSplit:
             assignment: chooses players.
             counted: [L] environment frames and [L] agent steps of this actor, both added to here.
             shaper: where rewards have weights.
-            matches: where different players meet.
-            scripted: where some of them are scripts.
+            matches: with self-play.
         """
         self.env = env
         self._blocks = blocks
         self._requests = requests
         self.assignment = assignment
-        self._shaper, self._matches, self._scripted = shaper, matches, scripted
-        self._finished_matches: list[MatchFinished] = []
+        self._shaper, self._matches = shaper, matches
         self._env_frames, self._agent_steps = counted
         agents = env.spec.agents_per_env
         rows = env.num_envs * agents
@@ -124,10 +120,8 @@ class EnvSplit:
             self._find_players(self._blocks.policy_id[self._block, 0])
             self._blocks.play(self._in_rollout)
         if self._matches is not None:
-            was_moved = decorrelation is not None and isinstance(self.env, Decorrelating)
-            self._begin_matches(
-                range(self.env.num_envs), self._blocks.policy_id[self._block, 0], is_whole=not was_moved
-            )
+            is_whole = decorrelation is None or not isinstance(self.env, Decorrelating)
+            self._matches.begin(range(self.env.num_envs), self._blocks.policy_id[self._block, 0], is_whole=is_whole)
         # To all policies: one that was asked by a dead predecessor is heard before its rows are written again.
         self._requests.ask(self._block, 0)
         return True
@@ -146,8 +140,8 @@ class EnvSplit:
         step = self._steps[block][row]
         policies = self._blocks.policy_id[block]
         actions = self._blocks.actions[block, row]
-        if self._scripted is not None:
-            actions = self._scripted.fill(actions, policies[row], self._blocks.observations(block, row))
+        if self._matches is not None:
+            actions = self._matches.actions(actions, policies[row], self._blocks.observations(block, row))
         infos = self.env.step(actions, step)
         finished = self._stats.add(step, infos, policies[row])
         if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
@@ -156,7 +150,7 @@ class EnvSplit:
         if self.assignment.carry(policies[row], policies[row + 1], step.is_first):
             self._change_players(policies[row + 1], is_in_rollout=row + 1 < self._blocks.rollout)
         if self._matches is not None:
-            finished = self._follow_matches(self._matches, finished, step, policies[row + 1])
+            finished = self._matches.follow(self._stats.ended_rows, finished, step, policies[row + 1])
         if self._shaper is not None and 1 in step.is_first.tobytes():
             self._shaper.follow(step.is_first, policies[row + 1])
         if self._elapsed_steps is not None:
@@ -208,35 +202,23 @@ class EnvSplit:
     def _asked(self, players: NDArray[np.int32]) -> NDArray[np.int32]:
         """Those who are asked for actions: not the scripted ones."""
         found = np.unique(players)
-        return found if self._scripted is None else found[found < self._requests.num_policies]
+        return found if self._matches is None else found[found < self._requests.num_policies]
 
     def pop_matches(self) -> list[MatchFinished]:
-        """The matches that ended since the last call."""
-        matches, self._finished_matches = self._finished_matches, []
-        return matches
+        """Return the matches that ended since the last call."""
+        return [] if self._matches is None else self._matches.pop()
 
-    def _follow_matches(
-        self, book: MatchBook, finished: list[EpisodeFinished], step: StepArrays, players: NDArray[np.int32]
-    ) -> list[EpisodeFinished]:
-        """See which matches have ended and begun; the episodes of policies that learn."""
-        if finished:
-            book.note(self._stats.ended_rows, finished)
-        if 1 in step.is_first.tobytes():
-            agents = self.env.spec.agents_per_env
-            if 1 in step.crashed.tobytes():
-                book.lose(np.flatnonzero(step.crashed.reshape(-1, agents).any(axis=1)))
-            begun = np.flatnonzero(step.is_first.reshape(-1, agents).all(axis=1)).tolist()
-            self._finished_matches += [match for index in begun if (match := book.end(index)) is not None]
-            self._begin_matches(begun, players)
-        return [episode for episode in finished if episode.policy < self._learning]
+    @property
+    def random_state(self) -> dict[str, Any]:
+        """Where the choice of players, and random players, stand, as plain values."""
+        scripted = None if self._matches is None else self._matches.scripted
+        return {"players": self.assignment.random_state, "scripts": None if scripted is None else scripted.random_state}
 
-    def _begin_matches(self, indices: Iterable[int], players: NDArray[np.int32], *, is_whole: bool = True) -> None:
-        assert self._matches is not None
-        seats = players.reshape(self.env.num_envs, -1)
-        for index in indices:
-            self._matches.begin(index, seats[index].tolist(), is_whole=is_whole)
-            if self._scripted is not None:
-                self._scripted.begin(index, seats[index])
+    @random_state.setter
+    def random_state(self, state: dict[str, Any]) -> None:
+        self.assignment.random_state = state["players"]
+        if self._matches is not None and self._matches.scripted is not None and state["scripts"] is not None:
+            self._matches.scripted.random_state = state["scripts"]
 
     def _change_players(self, policies: NDArray[np.int32], *, is_in_rollout: bool) -> None:
         """Episodes have begun. The observation after a rollout belongs to the next one, too."""

@@ -1,4 +1,4 @@
-"""Who plays whom: draws the players of each match, an episode of an environment with several agents.
+"""Draws the players of each match, an episode of an environment with several agents.
 
 A player is known by a number: policies that learn come first, then frozen ones, past selves of those that learn, then
 scripted ones, which no policy worker is asked for.
@@ -21,7 +21,7 @@ ROLLOUTS_PER_DRAW = 25
 
 
 class Opponents:
-    """Players beside the policies that learn, as the driver and the opponent worker tell of them in shared arrays."""
+    """Knows the players beside the policies that learn, from shared arrays of the driver and the opponent worker."""
 
     def __init__(self, arrays: SharedArrays, share: float) -> None:
         """`share`: of matches in which some seats are given to them."""
@@ -32,19 +32,41 @@ class Opponents:
         self._wanted, self._loaded = arrays["opponents"][:, 0], arrays["opponents_loaded"]
         self._shares = arrays["opponent_shares"]
 
+    def is_frozen(self, player: int) -> bool:
+        """The player is a frozen policy."""
+        return self.first <= player < self.first + len(self._loaded)
+
     def number(self, player: int) -> int:
-        """Of the past self that plays as a frozen policy now; 0: there is none yet."""
+        """Number of the past self that a frozen policy is now; 0: it is none."""
         return int(self._loaded[player - self.first])
 
+    def absent(self, seats: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """[environments] some seat [environments, agents] is a frozen policy that is no past self now."""
+        is_absent = np.zeros(self.first + len(self._loaded) + 1, np.bool_)
+        is_absent[self.first : -1] = ~self._are_there()
+        return np.asarray(is_absent[np.minimum(seats, len(is_absent) - 1)].any(axis=1))
+
     def draw(self, policy: int, seat: int, rng: np.random.Generator) -> int:
-        """An opponent of a policy, for a seat that another, or the same, would have; that one while there is none."""
-        shares = self._shares[policy].copy()
+        """Draw an opponent of a policy.
+
+        Args:
+            policy: whose opponent.
+            seat: the policy whose seat is given away: its past selves are drawn from, and it stays while none is there.
+            rng: where the numbers come from.
+        """
         frozen = len(self._loaded)
-        is_there = (self._loaded == self._wanted) & (self._loaded > 0)
-        is_there[: seat * self._per_policy] = is_there[(seat + 1) * self._per_policy :] = False
-        shares[:frozen] *= is_there
-        total = shares.sum()
-        return self.first + int(rng.choice(len(shares), p=shares / total)) if total > 0.0 else seat
+        scripts = self._shares[policy, frozen:]
+        if rng.random() < scripts.sum():
+            return self.first + frozen + int(rng.choice(len(scripts), p=scripts / scripts.sum()))
+        own = slice(seat * self._per_policy, (seat + 1) * self._per_policy)
+        shares = self._shares[policy, :frozen][own] * self._are_there()[own]
+        if not shares.any():
+            return seat
+        return self.first + own.start + int(rng.choice(len(shares), p=shares / shares.sum()))
+
+    def _are_there(self) -> NDArray[np.bool_]:
+        are_there: NDArray[np.bool_] = (self._loaded == self._wanted) & (self._loaded > 0)
+        return are_there
 
 
 class Draws(NamedTuple):
@@ -125,6 +147,8 @@ class MatchAssignment:
             return False
         begins = is_first.reshape(-1, self._agents).all(axis=1)
         is_due = (self._left <= 0) & (self._number - self._drawn >= self._draws.rollouts)
+        if self._opponents is not None:
+            is_due |= self._opponents.absent(before.reshape(-1, self._agents))
         changes = np.flatnonzero(begins & is_due)
         self._left[begins] -= 1
         if len(changes):

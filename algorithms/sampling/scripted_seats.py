@@ -1,6 +1,8 @@
-"""Seats that no policy plays: one draws random actions here, the others' actions are the environment's own business."""
+"""Seats that no policy plays: random actions are drawn here, scripts of an environment act inside it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from appo.envs.spaces import random_actions
 
 
 class ScriptedSeats:
-    """Of one split."""
+    """Plays the scripted seats of one split."""
 
     def __init__(self, env: BatchEnv, scripts: tuple[str, ...], first: int, seed: np.random.SeedSequence) -> None:
         """`first`: number of the player that acts as the first of the scripts does; the others follow."""
@@ -19,6 +21,15 @@ class ScriptedSeats:
         self._first, self._scripts = first, scripts
         self._random = first + scripts.index(RANDOM) if RANDOM in scripts else -1
         self._rng = np.random.default_rng(seed)
+
+    @property
+    def random_state(self) -> dict[str, Any]:
+        """Where the random numbers stand, as plain values."""
+        return dict(self._rng.bit_generator.state)
+
+    @random_state.setter
+    def random_state(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state
 
     def begin(self, index: int, players: NDArray[np.int32]) -> None:
         """Tell an environment which of its agents it plays itself in the match that begins."""

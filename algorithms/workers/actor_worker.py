@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import SplitBlocks
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
+from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, MatchesFinished, MatchFinished
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.match_results import MatchBook
+from appo.algorithms.sampling.match_results import MatchBook, SplitMatches
 from appo.algorithms.sampling.matchmaking import ROLLOUTS_PER_DRAW, Draws, MatchAssignment, Opponents
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment, SplitAssignment
 from appo.algorithms.sampling.reward_shaping import RewardShaper
@@ -61,8 +62,10 @@ class ActorWorker(Worker):
         self._episodes: list[EpisodeFinished] = []
         self._matches: list[MatchFinished] = []
         self._next_report = self._next_progress = 0.0
-        self._policy_workers, self._learners = self.bells.of_kind(POLICY_WORKER), self.bells.of_kind(LEARNER)
-        self._policy_workers += self.bells.of_kind(OPPONENT_WORKER) * self.arrays.sizes.frozen_policies
+        # By policy: that of its policy worker, or, for frozen ones, the one of the opponent worker.
+        self._servers = self.bells.of_kind(POLICY_WORKER)
+        self._servers += self.bells.of_kind(OPPONENT_WORKER) * self.arrays.sizes.frozen_policies
+        self._learners = self.bells.of_kind(LEARNER)
         job = self.job
         self.counters.enter(Phase.RESET)
         faults = fault_policy(job.sampling, self.counters)
@@ -72,7 +75,7 @@ class ActorWorker(Worker):
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
         self._core_sharing = CoreSharing(self.arrays, self.start.placement)
-        self._ring_all(self._policy_workers)
+        self._ring_all(self._servers)
 
     def step(self) -> None:
         """Advance every split whose actions are there; sleep when there is none."""
@@ -111,7 +114,7 @@ class ActorWorker(Worker):
         self.counters.count(EventCounter.ACTOR_STEPS_OF_SPLITS)
         self.counters.lap(Timer.ACTOR_ENV_STEP)
         if not split.waits_for_block:
-            self._ring(self._policy_workers, split.players)
+            self._ring(self._servers, split.players)
         if split.completed > completed:
             self.counters.count(EventCounter.ACTOR_ROLLOUTS)
             self._ring(self._learners, split.completed_by)
@@ -121,7 +124,7 @@ class ActorWorker(Worker):
             goes_on = split.try_next_block()
         if not goes_on:
             return False
-        self._ring_all(self._policy_workers)  # a split that has started just now asks all of them
+        self._ring_all(self._servers)  # a split that has started just now asks all of them
         return True
 
     def _wait(self) -> None:
@@ -131,12 +134,9 @@ class ActorWorker(Worker):
         self.counters.lap(Timer.ACTOR_WAIT_BLOCK if all_wait_for_blocks else Timer.ACTOR_WAIT_POLICY)
 
     def _report_episodes(self) -> None:
-        if self._episodes and time.monotonic() >= self._next_report:
-            self.report(EpisodesFinished(self._episodes))
-            self._episodes = []
-            if self._matches:
-                self.report(MatchesFinished(self._matches))
-                self._matches = []
+        if (self._episodes or self._matches) and time.monotonic() >= self._next_report:
+            self.report(EpisodesFinished(self._episodes), *([MatchesFinished(self._matches)] if self._matches else []))
+            self._episodes, self._matches = [], []
             self._next_report = time.monotonic() + REPORT_EVERY_S
 
     def _follow_progress(self) -> None:
@@ -201,7 +201,9 @@ def fault_policy(sampling: SamplingConfig, counters: WorkerCounters) -> FaultPol
     )
 
 
-def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults: FaultPolicy | None = None) -> EnvSplit:
+def build_split(
+    arrays: SharedArrays, job: ActorJob, split: int, generation: int, faults: FaultPolicy | None = None
+) -> EnvSplit:
     """The environments of one split, over the blocks that are theirs. Without `faults`, every failure is raised."""
     sampling = job.sampling
     per_split = sampling.num_envs_per_worker // sampling.worker_num_splits
@@ -215,18 +217,25 @@ def build_split(arrays: Any, job: ActorJob, split: int, generation: int, faults:
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
     env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
     opponents = Opponents(arrays, sampling.self_play_share) if sampling.self_play else None
-    sizes, agents = arrays.sizes, job.spec.agents_per_env
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
         env,
         SplitBlocks(arrays, job.index, split),
         SplitRequests(arrays, job.index, split),
-        _assignment(job, sizes.learning_policies, split, seed, opponents),
+        _assignment(job, arrays.sizes.learning_policies, split, seed, opponents),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
         _shaper(env, arrays, job),
-        MatchBook(per_split, agents, opponents, sizes.acting_policies) if opponents is not None else None,
-        ScriptedSeats(env, sampling.anchors, sizes.acting_policies, seed.spawn(1)[0]) if sampling.anchors else None,
+        _matches(env, arrays, job, seed, opponents) if opponents is not None else None,
     )
+
+
+def _matches(
+    env: BatchEnv, arrays: SharedArrays, job: ActorJob, seed: np.random.SeedSequence, opponents: Opponents
+) -> SplitMatches:
+    sizes, anchors = arrays.sizes, job.sampling.anchors
+    scripted = ScriptedSeats(env, anchors, sizes.acting_policies, seed.spawn(1)[0]) if anchors else None
+    book = MatchBook(env.num_envs, job.spec.agents_per_env, opponents)
+    return SplitMatches(book, scripted, env.num_envs, sizes.learning_policies)
 
 
 def _shaper(env: Any, arrays: Any, job: ActorJob) -> RewardShaper | None:

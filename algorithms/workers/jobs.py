@@ -162,4 +162,5 @@ class ModelJob:
     best_metric: str
     num_policies: int
     policy_workers: int  # per policy
+    frozen_policies: int
     available_mb: float  # what else the run needs is taken off

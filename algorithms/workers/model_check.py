@@ -85,12 +85,13 @@ def _require_room(job: ModelJob) -> None:
     heads = trunks[0].output_size * action_spec(job.spec).num_parameters + trunks[-1].output_size
     numbers = sum(tensor.numel() for trunk in trunks for tensor in trunk.state_dict().values()) + heads
     copies = job.num_policies * (_COPIES_PER_POLICY + job.policy_workers * _COPIES_PER_POLICY_WORKER)
+    copies += job.frozen_policies * _COPIES_PER_POLICY_WORKER
     needed_mb = numbers * _BYTES * copies / 1e6
     if needed_mb > job.available_mb:
         raise ConfigError(
             f"this run needs about {needed_mb:.0f} MB of networks, {copies} times {numbers / 1e6:.0f} million numbers, "
             f"and {job.available_mb:.0f} MB are available beside its rollouts and processes; lower hidden_size, "
-            "rnn_num_layers, mlp_layers or num_policies"
+            "rnn_num_layers, mlp_layers, num_policies or self_play_pool_size"
         )
     require_file_size(numbers * _BYTES * _COPIES_PER_SNAPSHOT)
 

@@ -7,11 +7,14 @@ import time
 import torch
 
 from appo.algorithms.memory.counters import Timer
+from appo.algorithms.memory.request_table import FrozenRequests
 from appo.algorithms.workers.jobs import OpponentJob
 from appo.algorithms.workers.opponents_core import OpponentsCore
-from appo.algorithms.workers.policy_worker import BATCH_TIMEOUT_S
+from appo.algorithms.workers.policy_worker import DynamicBatcher, wait_for_batch
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.utils.processes import keep_freed_memory
+
+LOOK_EVERY_S = 0.2  # for past selves that have joined
 
 
 class OpponentWorker(Worker):
@@ -19,24 +22,29 @@ class OpponentWorker(Worker):
 
     Reads:   asked counters and observations (actors), which past self is to play (driver)
     Writes:  actions and recurrent states into blocks; answered counters; which past selves are loaded
+    Sends:   OpponentFailed (driver)
     """
 
     job: OpponentJob
 
     def setup(self) -> None:
-        """Networks are built when they are first needed."""
+        """Prepare to read networks, which are built when they are first needed."""
         torch.set_num_threads(max(1, self.start.placement.threads))
         keep_freed_memory()
         self._core = OpponentsCore(self.arrays, self.job, self.counters, self.start.generation)
+        self._requests = FrozenRequests(self.arrays)
+        self._batcher = DynamicBatcher(self._requests)
+        self._next_look = 0.0
 
     def step(self) -> None:
         """Answer everything that waits."""
-        if not self._core.count():
+        if not self._requests.count():
             self.bells.own.wait(LONGEST_SLEEP_S)
-        deadline = time.monotonic() + BATCH_TIMEOUT_S
-        while self._core.count() and (left_s := deadline - time.monotonic()) > 0:
-            self.bells.own.wait(left_s)  # others may ask at the same time
+        wait_for_batch(self._requests, self._batcher, self.bells.own)
         self.counters.lap(Timer.OPPONENT_WAIT)
-        self._core.load_new()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_EVERY_S
+            if failed := self._core.load_new():
+                self.report(*failed)
         for actor in self._core.answer():
             self.bells.actors[actor].ring()

@@ -1,13 +1,12 @@
-"""The opponent worker's core, without a process: plays all frozen policies, each with the weights of a past self.
+"""The opponent worker's core, without a process: acts for all frozen policies, each with the weights of a past self.
 
 Which past self a frozen policy is, the driver says in a shared array; its weights lie in the checkpoints of kind
-"opponent". They are read when the driver names another one, between two answers. Until then nobody is matched with it.
+"opponent". They are read when the driver names another one, between two answers. Until then no match is drawn with it.
 A match that is under way when its past self is replaced is played to its end by the next one, and does not count.
 """
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from appo.algorithms import checkpoints
 from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.memory.request_table import PolicyRequests
+from appo.algorithms.memory.request_table import PolicyRequests, Slabs
 from appo.algorithms.memory.weights import PublishedVersion
+from appo.algorithms.messages import OpponentFailed
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.models.parameters import flatten
@@ -36,11 +36,9 @@ OF_OPPONENT_WORKER = ServerCounts(
     EventCounter.OPPONENT_ADOPTIONS,
 )
 
-log = logging.getLogger(__name__)
 
-
-class PastSelf:
-    """The weights of the past self that a frozen policy is to be. Satisfies `WeightsSource`."""
+class PastSelfWeights:
+    """Reads the weights of the past self that a frozen policy is to be. Satisfies `WeightsSource`."""
 
     def __init__(self, cells: NDArray[Any], folder: Path, reader: ActorCritic, flat: NDArray[Any]) -> None:
         """Of one frozen policy.
@@ -58,21 +56,20 @@ class PastSelf:
         """Number of the past self whose weights `read_into` gives."""
         self._failed = 0  # number of one that cannot be read
 
-    def look(self) -> bool:
-        """See whether it is to be another one, and read that; False: it is to be the same, or cannot be read."""
+    def look(self) -> OpponentFailed | None:
+        """Read the weights of another past self if there is one; a report if they cannot be read, once."""
         number, train_step, env_frames = self._cells.tolist()
         if number in (0, self.publication, self._failed) or number != int(self._cells[0]):
-            return False
+            return None
         name = file_name({"kind": OPPONENT, "train_step": train_step, "env_steps": env_frames})
         path = folder_of(self._folder, OPPONENT) / name
         try:
             self._reader.load_state_dict(checkpoints.load(path).payload["model"])
         except (checkpoints.CheckpointError, KeyError, RuntimeError) as error:
-            log.warning("a past self cannot play: %s", error)
             self._failed = number
-            return False
+            return OpponentFailed(number, str(error))
         self.publication = number
-        return True
+        return None
 
     def read_into(self, flat: NDArray[Any]) -> PublishedVersion:
         """Copy the weights that `look` has found into `flat` [n]; until the next past self is looked for."""
@@ -89,28 +86,35 @@ class OpponentsCore:
         self._arrays, self._job, self._counters, self._generation = arrays, job, counters, generation
         self._loaded = arrays["opponents_loaded"]
         self._loaded[:] = 0  # what a predecessor had loaded is gone
+        self._policy_id = arrays["policy_id"]
         self._first = sizes.learning_policies
         per_policy = sizes.frozen_policies // sizes.learning_policies
         reader = build_actor_critic(job.model, job.spec, "cpu")
         flat = flatten(reader).numpy()
         self._sources = [
-            PastSelf(arrays["opponents"][frozen], job.checkpoint_dirs[frozen // per_policy], reader, flat)
+            PastSelfWeights(arrays["opponents"][frozen], job.checkpoint_dirs[frozen // per_policy], reader, flat)
             for frozen in range(sizes.frozen_policies)
         ]
         self._requests = [PolicyRequests(arrays, self._first + frozen, 0, 1) for frozen in range(sizes.frozen_policies)]
         self._servers: dict[int, tuple[PolicyCore, StateReplay]] = {}
 
-    def count(self) -> int:
-        """Requests that wait, of all frozen policies."""
-        return sum(requests.count() for requests in self._requests)
+    @property
+    def num_frozen(self) -> int:
+        """How many frozen policies there are."""
+        return len(self._sources)
 
-    def load_new(self) -> None:
-        """Read the weights of past selves that the driver has named."""
+    def load_new(self) -> list[OpponentFailed]:
+        """Read the weights of past selves that the driver has named; those that cannot be read."""
+        failed = []
         for frozen, source in enumerate(self._sources):
-            if source.look():
+            before = source.publication
+            if (report := source.look()) is not None:
+                failed.append(report)
+            elif source.publication != before:
                 core, _ = self._server(frozen)
                 core.adopt_newest()
                 self._loaded[frozen] = source.publication
+        return failed
 
     def answer(self) -> set[int]:
         """Answer all that waits; the actors that asked."""
@@ -119,12 +123,19 @@ class OpponentsCore:
             slabs = requests.open()
             if not len(slabs):
                 continue
+            actors.update(slabs.actor.tolist())
+            if not self._has_rows(frozen, slabs):
+                requests.answer(slabs)  # the first request of a split is for all
+                continue
             core, replay = self._server(frozen)
             if self._generation:
                 replay.before(slabs)
             core.answer(slabs)
-            actors.update(slabs.actor.tolist())
         return actors
+
+    def _has_rows(self, frozen: int, slabs: Slabs) -> bool:
+        players = self._policy_id[slabs.actor, slabs.split, slabs.block, slabs.step]
+        return bool((players == self._first + frozen).any())
 
     @property
     def random_states(self) -> list[torch.Tensor | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 import torch
 
@@ -11,6 +12,7 @@ from appo.algorithms.memory.request_table import PolicyRequests
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.core_sharing import CoreSharing
+from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import PolicyJob
 from appo.algorithms.workers.policy_core import PolicyCore, StateReplay
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
@@ -66,27 +68,43 @@ class PolicyWorker(Worker):
 
     def _wait_for_requests(self) -> None:
         requests = self._core.requests
-        waiting = requests.count()
-        if not waiting or self._core.version < 0:
+        if not requests.count() or self._core.version < 0:
             self.bells.own.wait(LONGEST_SLEEP_S)
-            waiting = requests.count()
         self._core_sharing.follow()
         self._batcher.shares_core = self._core_sharing.is_on
-        deadline = time.monotonic() + self._batcher.batch_timeout_s
-        while 0 < waiting < self._batcher.size():
-            if (left_s := deadline - time.monotonic()) <= 0:
-                self._batcher.timed_out(waiting)
-                break
-            self.bells.own.wait(left_s)
-            waiting = requests.count()
+        wait_for_batch(requests, self._batcher, self.bells.own)
         self.counters.lap(Timer.POLICY_WAIT)
+
+
+class WaitingRequests(Protocol):
+    """The requests that one worker serves."""
+
+    @property
+    def num_splits(self) -> int:
+        """Splits that can have a request open at one time."""
+
+    def count(self) -> int:
+        """Requests open now."""
+
+    def count_without_block(self) -> int:
+        """Splits that have filled all of their blocks."""
+
+
+def wait_for_batch(requests: WaitingRequests, batcher: DynamicBatcher, bell: Doorbell) -> None:
+    """Wait until as many requests are open as a batch should have, or until its time is over; not if none is open."""
+    deadline = time.monotonic() + batcher.batch_timeout_s
+    while 0 < (waiting := requests.count()) < batcher.size():
+        if (left_s := deadline - time.monotonic()) <= 0:
+            batcher.timed_out(waiting)
+            break
+        bell.wait(left_s)
 
 
 class DynamicBatcher:
     """How many requests the first one waits for, and how long."""
 
-    def __init__(self, requests: PolicyRequests) -> None:
-        """Those of one policy worker."""
+    def __init__(self, requests: WaitingRequests) -> None:
+        """Those of one worker."""
         self.shares_core = False  # with all of the actors
         self._requests = requests
         self._absent, self._absent_until = 0, 0.0

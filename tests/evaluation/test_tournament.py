@@ -68,8 +68,10 @@ def test_patterns_say_who_takes_part(played):
     folders = [folder / "checkpoint_p0"]
     assert find_entrants(folders, "latest", "", ["clever"]).scripts == ("random", "clever")
     chosen = find_entrants(folders, "latest", "", [], "policy_0@*, random")
-    assert chosen.names == ("policy_0@30", "policy_0@70", "random")
-    with pytest.raises(ConfigError, match="nobody is called policy_9; there are policy_0, policy_0@30"):
+    assert (list(chosen.checkpoints), chosen.scripts) == (["policy_0@30", "policy_0@70"], ("random",))
+    with pytest.raises(
+        ConfigError, match="tournament_players='policy_9' fits no player; there are policy_0, random, policy_0@30"
+    ):
         find_entrants(folders, "latest", "", [], "policy_0,policy_9")
     with pytest.raises(ConfigError, match="needs two players"):
         find_entrants(folders, "latest", "", [], "random")
@@ -78,6 +80,7 @@ def test_patterns_say_who_takes_part(played):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--policy_index=0", "--max_num_episodes=0"], "max_num_episodes=0 says nothing to --tournament=True"),
         (["--max_num_frames=10"], "max_num_frames is not for --tournament=True"),
         (["--render_action_repeat=2"], "render_action_repeat is not for --tournament=True"),
         (["--tournament=False", "--tournament_players=random"], "tournament_players is for --tournament=True"),

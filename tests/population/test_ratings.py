@@ -72,6 +72,21 @@ def test_a_player_who_has_won_all_matches_has_a_rating_and_one_without_any_an_av
     assert abs(ratings["new"]) < 1.0 and elo_ratings(matrix, [], "a") == {}
 
 
+def test_the_player_whose_rating_is_0_has_to_have_played():
+    matrix = WinMatrix()
+    matrix.add("a", "b", Results(5, 0, 5))
+    matrix.add("a", "c", Results(9, 0, 1))
+    assert elo_ratings(matrix, ["a", "b", "c", "new"], "c")["c"] == 0.0
+    assert sum(elo_ratings(matrix, ["a", "b", "c", "new"], "new").values()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_player_without_matches_is_as_strong_as_the_one_that_it_has_grown_from():
+    matrix = WinMatrix()
+    matrix.add("old", "b", Results(30, 0, 3))
+    ratings = elo_ratings(matrix, ["old", "b", "now"], "b", {"now": "old"})
+    assert ratings["now"] == pytest.approx(ratings["old"], rel=0.02) and ratings["old"] > 200
+
+
 def test_placements_of_more_than_two_players_are_rated_in_their_order():
     ratings, rng = PlacementRatings(), np.random.default_rng(0)
     for _ in range(200):

@@ -9,7 +9,7 @@ from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
 from appo.algorithms.messages import MatchFinished
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.sampling.match_results import MatchBook
+from appo.algorithms.sampling.match_results import MatchBook, SplitMatches
 from appo.algorithms.sampling.matchmaking import Draws, MatchAssignment, Opponents
 from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.algorithms.specs import action_spec, observation_tensors
@@ -100,14 +100,14 @@ class Table:
         opponents = Opponents(arrays, share)
         self.requests = [PolicyRequests(arrays, policy, 0, 1) for policy in range(1 + FROZEN)]
         self.asked = [0] * (1 + FROZEN)
+        scripted = ScriptedSeats(env, ("random", "climbs"), 1 + FROZEN, np.random.SeedSequence(2))
         self.split = EnvSplit(
             env,
             SplitBlocks(arrays, 0, 0),
             SplitRequests(arrays, 0, 0),
             MatchAssignment(1, np.random.SeedSequence(1), 2, Draws(), opponents),
             (arrays["env_frames"][0], arrays["agent_steps"][0]),
-            matches=MatchBook(3, 2, opponents, 1 + FROZEN),
-            scripted=ScriptedSeats(env, ("random", "climbs"), 1 + FROZEN, np.random.SeedSequence(2)),
+            matches=SplitMatches(MatchBook(3, 2, opponents), scripted, 3, 1),
         )
         self.split.start()
 
@@ -139,19 +139,19 @@ def test_who_won_a_match_is_told_with_the_numbers_of_past_selves():
 
 
 def test_frames_and_steps_of_opponents_are_not_counted_as_the_policy_s():
-    table = Table([1, 1, 1, 1])
+    table = Table([0.5, 0.5, 0.25, 0.25])
     for _ in range(6):
         table.step()
     assert table.arrays["env_frames"].tolist() == [[18]], "each simulator frame once"
     assert table.arrays["agent_steps"].tolist() == [[18]], "the policy has one of two seats"
-    alone = Table([1, 1, 1, 1], share=0.0)
+    alone = Table([0.5, 0.5, 0.25, 0.25], share=0.0)
     for _ in range(6):
         alone.step()
     assert (alone.arrays["env_frames"].tolist(), alone.arrays["agent_steps"].tolist()) == ([[18]], [[36]])
 
 
 def test_scripted_players_act_by_themselves_and_nobody_is_asked_for_them():
-    table = Table([0, 0, 1, 1])
+    table = Table([0, 0, 0.5, 0.5])
     matches = [match for _ in range(30) for match in table.step()[1]]
     assert table.asked[0] == 30 and table.asked[1:] == [1, 1], "the first request wakes everybody"
     seen = [sorted(step.values()) for env in HigherWins.made for step in env.seen]
@@ -173,13 +173,18 @@ def test_a_match_whose_past_self_was_replaced_or_whose_environment_failed_does_n
     assert [len(matches) for matches in told] == [0, 0, 0, 0, 3]
     assert {number for match in told[-1] for number in match.numbers} == {0, 13}
 
+    table = Table([1, 0, 0, 0])
+    table.arrays["opponents_loaded"][0] = 0  # its file was gone when the worker was replaced
+    assert [len(table.step()[1]) for _ in range(3)] == [0, 0, 0]
+    assert not np.isin(table.arrays["policy_id"][0, 0, :, 3], [1, 2]).any(), "others play the next match"
+
     table = Table([1, 0, 0, 0], crash_in=2)  # the second environment in its second step, the third in its fourth
     told = [len(table.step()[1]) for _ in range(9)]
     assert told == [0, 0, 2, 0, 1, 1, 1, 1, 1]
 
 
 def test_a_match_of_one_player_against_itself_is_not_told():
-    book = MatchBook(1, 2, None, 9)
+    book = MatchBook(1, 2, None)
     book.begin(0, [0, 0])
     book._outcomes[0] = [1.0, 0.0]
     assert book.end(0) is None
@@ -193,7 +198,7 @@ def test_a_match_of_one_player_against_itself_is_not_told():
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_match_that_began_unseen_is_not_told(is_whole):
-    book = MatchBook(1, 2, None, 9)
+    book = MatchBook(1, 2, None)
     book.begin(0, [0, 3], is_whole=is_whole)
     book._outcomes[0] = [1.0, 0.5]
     assert (book.end(0) is not None) == is_whole

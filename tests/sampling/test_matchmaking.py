@@ -135,6 +135,7 @@ def test_the_first_pattern_that_fits_an_agent_says_its_policy():
         ("hunter*:0,prey:x", "pattern:policy"),
         ("hunter*:0", "names no policy for prey"),
         ("hunters:0,*:1", "no agent fits 'hunters'; they are hunter_0, hunter_1, prey"),
+        ("*:1", "gives no agent to policy 0"),
     ],
 )
 def test_a_map_that_leaves_an_agent_or_a_policy_open_is_refused(text, told):
@@ -161,7 +162,7 @@ def test_half_of_the_seats_are_given_to_past_selves_of_the_policy_that_was_drawn
     pool = Pool()
     for frozen in range(4):
         pool.enter(frozen, frozen + 1)
-    pool.arrays["opponent_shares"][:] = [[1, 0, 3, 1, 0], [0, 2, 1, 1, 0]]
+    pool.arrays["opponent_shares"][:] = [[1, 0, 0.75, 0.25, 0], [0, 1, 0.5, 0.5, 0]]
     found = matches(pool.assignment(), 4000, 2, 1)[0]
     is_given = found >= 2
     assert (is_given.sum(axis=1) == 1).all() and 0.45 < is_given[:, 0].mean() < 0.55, "either seat"
@@ -183,13 +184,29 @@ def test_nobody_is_matched_with_a_past_self_that_is_not_loaded():
     assert set(np.unique(matches(pool.assignment(), 100, 2, 1))) == {0, 1, 3}
 
 
+def test_seats_of_past_selves_that_are_gone_are_drawn_anew_when_the_match_ends():
+    pool = Pool()
+    pool.arrays["opponent_shares"][:, :4] = 1.0
+    pool.enter(0, 1)
+    pool.enter(2, 2)
+    assignment, row = pool.assignment(matches=100), np.zeros(2 * 50, np.int32)
+    assignment.draw(row)
+    assert np.isin(row, [2, 4]).sum() == 50
+    pool.arrays["opponents_loaded"][0] = 0
+    following = np.zeros_like(row)
+    assignment.carry(row, following, np.ones(len(row), np.uint8))
+    had_lost = (row == 2).reshape(-1, 2).any(axis=1)
+    pairs = following.reshape(-1, 2)
+    assert had_lost.any() and not (following == 2).any()
+    assert (pairs[~had_lost] == row.reshape(-1, 2)[~had_lost]).all(), "others keep their seats"
+
+
 def test_the_share_says_how_many_matches_have_opponents_and_scripts_are_among_them():
     pool = Pool(share=0.25)
     pool.enter(0, 1)
     pool.arrays["opponent_shares"][:] = [0.5, 0, 0, 0, 0.5]
     found = matches(pool.assignment(mixes=False), 8000, 2, 1)[0]
     is_given = found >= 2
-    assert is_given.any(axis=1).mean() == pytest.approx(0.25, abs=0.02)
-    # Of the first policy's opponents half are scripts; the second has no past self, so all of its are.
-    scripts = found[is_given] == 6
-    assert scripts.mean() == pytest.approx(0.75, abs=0.04)
+    # Half of the opponents are scripts; the others of the second policy, which has no past self, are itself.
+    assert is_given.any(axis=1).mean() == pytest.approx(0.25 * 0.75, abs=0.02)
+    assert (found == 6).any(axis=1).mean() == pytest.approx(0.25 * 0.5, abs=0.02)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def job(leaves=LEAVES, model=SMALL, **changes):
-    made = ModelJob(EnvSpec(leaves, ACTIONS, 1), model, LearningConfig(), None, [], "latest", "reward", 1, 1, 4000.0)
+    made = ModelJob(EnvSpec(leaves, ACTIONS, 1), model, LearningConfig(), None, [], "latest", "reward", 1, 1, 0, 4000.0)
     return dataclasses.replace(made, **changes)
 
 

@@ -1,6 +1,5 @@
 """Past selves play with the weights of their checkpoints, all served by one core."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +67,13 @@ def test_a_past_self_has_the_weights_of_its_checkpoint_which_hold_no_more_than_t
     assert torch.equal(inference._flat, pool.learner._flat)
 
 
-def test_what_cannot_be_read_is_told_once_and_nobody_meets_it(tmp_path, caplog):
+def test_what_cannot_be_read_is_told_once_and_nobody_meets_it(tmp_path):
     pool = Pool(tmp_path)
     core, loaded = pool.core(), pool.turns.arrays["opponents_loaded"]
     pool.is_to_be(0, 5, frames=70)
-    with caplog.at_level(logging.WARNING):
-        core.load_new()
-        core.load_new()
-    assert loaded.tolist() == [0, 0] and caplog.text.count("a past self cannot play") == 1
+    [failed] = core.load_new()
+    assert failed.number == 5 and "checkpoint_000000000000_000000000000070.pth" in failed.reason
+    assert core.load_new() == [] and loaded.tolist() == [0, 0]
     pool.save(frames=80)
     pool.is_to_be(0, 6, frames=80)
     core.load_new()
@@ -122,6 +120,7 @@ def test_what_is_asked_of_a_frozen_policy_without_weights_is_answered_all_the_sa
     """Its past self's file may vanish while a successor starts: its matches end, and do not count."""
     pool = Pool(tmp_path)
     turns, core = pool.turns, pool.core()
+    assert not core._servers, "nothing is built before it is needed"
     for _ in range(30):
         del turns.policies[1:]
         turns.turn()

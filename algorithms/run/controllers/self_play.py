@@ -1,4 +1,4 @@
-"""Self-play while a run goes on: when a policy joins the pool of past selves, who meets whom how often, who wins.
+"""Self-play while a run goes on: when a policy joins the pool of past selves, how often each is met, who wins.
 
 A policy joins as a checkpoint of kind "opponent", which the opponent worker reads. The pool is part of the policy's
 other checkpoints: a resumed run goes on with the past selves whose files are still there.
@@ -21,6 +21,8 @@ from appo.algorithms.messages import (
     Command,
     MatchesFinished,
     MatchFinished,
+    OpponentFailed,
+    PolicyAdopted,
     PolicyRestored,
     Report,
     SaveCheckpoint,
@@ -55,6 +57,8 @@ class _Side:
         self.next_frames = 0  # of this policy, when it joins the pool again
         self.scores: dict[str, RecentScore] = {}  # by the opponent's name
         self.matches = 0
+        self.has_left = False  # a past self whose file is still there
+        self.saves_without = -1  # checkpoints of the policy since one was asked for that does not name it; -1: none was
 
 
 class SelfPlay(Controller):
@@ -70,6 +74,7 @@ class SelfPlay(Controller):
         self._placements: PlacementRatings | None = None  # where more than two meet
         self._number = self._requests = 0
         self._asked: dict[int, _Asked] = {}  # by policy
+        self._names: dict[int, str] = {}  # by number of a past self in the pool
         self._settings: list[Setting] = []  # to be sent
         # Where all is one process, nothing that is decided may depend on the clock.
         self._follow_every_s = 0.0 if context.config.workers.serial_mode else FOLLOW_EVERY_S
@@ -92,6 +97,12 @@ class SelfPlay(Controller):
                 if asked is not None and asked.command.request == report.request:
                     del self._asked[report.policy]
                     self._join(report.policy, Path(report.path))
+            case CheckpointSaved() if report.kind == "latest":
+                self._remove_files_of_the_past(report.policy)
+            case OpponentFailed():
+                self._leave(report)
+            case PolicyAdopted():
+                self._begin_anew(report.policy, report.source)
             case CheckpointFailed() if report.kind == OPPONENT:
                 asked = self._asked.get(report.policy)
                 if asked is not None and asked.command.request == report.request:
@@ -131,6 +142,8 @@ class SelfPlay(Controller):
             kept = self._kept.get(policy)
             return {} if kept is None else {"self_play": kept}
         side = self._sides[policy]
+        if side.has_left and side.saves_without < 0:
+            side.saves_without = 0
         state: dict[str, Any] = {
             "pool": [list(past) for past in side.pool],
             "next_frames": side.next_frames,
@@ -175,11 +188,11 @@ class SelfPlay(Controller):
     def _count(self, finished: MatchFinished) -> None:
         """A match of a past self that has left the pool meanwhile does not count."""
         names = [self._named(*seat) for seat in zip(finished.players, finished.numbers, strict=True)]
-        if None in names:
-            return
         known = [name for name in names if name is not None]
+        if len(known) < len(names):
+            return
         self._matrix.add_match(known, finished.outcomes)
-        if len(known) > 2:
+        if len(set(known)) > 2:
             self._placements = self._placements or PlacementRatings()
             self._placements.add_match(known, finished.outcomes)
         for policy in {player for player in finished.players if player < len(self._sides)}:
@@ -192,11 +205,10 @@ class SelfPlay(Controller):
                     side.scores[name] = side.scores.get(name, RecentScore()).with_match(score)
 
     def _named(self, player: int, number: int) -> str | None:
-        if player < len(self._sides):
-            return _name_of(player)
-        if number:
-            return next((past.name for past in self._pool() if past.number == number), None)
-        return self._sampling.anchors[player - len(self._sides) - self._sampling.frozen_policies]
+        acting = len(self._sides) + self._sampling.frozen_policies
+        if player >= acting:
+            return self._sampling.anchors[player - acting]
+        return _name_of(player) if player < len(self._sides) else self._names.get(number)
 
     def _join(self, policy: int, path: Path) -> None:
         """A policy, as it is in this checkpoint, can be met from now on."""
@@ -208,14 +220,14 @@ class SelfPlay(Controller):
         taken = {past.frozen for past in side.pool if past != leaves}
         new = new._replace(frozen=next(slot for slot in range(policy * size, (policy + 1) * size) if slot not in taken))
         side.pool = [*(past for past in side.pool if past != leaves), new]
-        side.next_frames = max(side.next_frames, env_frames) + self._sampling.self_play_save_every
-        # What the policy has done until now, it did as this past self or one shortly before.
+        side.next_frames = env_frames + self._sampling.self_play_save_every
+        side.has_left |= leaves is not None
+        # Results since the policy joined the last time belong to this past self, at the end of that time.
         self._matrix.rename(_name_of(policy), new.name)
         if self._placements is not None:
             self._placements.rename(_name_of(policy), new.name)
         self._forget_others()
         self._settings.append(SetOpponent(new.frozen, new.number, train_step, env_frames))
-        self._remove_files(policy)
         replaced = f" in the place of {leaves.name}" if leaves is not None else ""
         log.info("self-play: %s joins the pool%s", new.name, replaced)
 
@@ -234,7 +246,9 @@ class SelfPlay(Controller):
         while (leaves := superfluous(pool, size)) is not None:
             pool.remove(leaves)
         side.pool = [past._replace(frozen=policy * size + place) for place, past in enumerate(pool)]
-        side.next_frames, side.matches = state["next_frames"] if pool else 0, state["matches"]
+        newest = max((past.env_frames for past in pool), default=-self._sampling.self_play_save_every)
+        side.next_frames, side.matches = newest + self._sampling.self_play_save_every, state["matches"]
+        side.has_left = True  # there may be files of a later time than that of this checkpoint
         side.scores = {name: RecentScore(*score) for name, score in state["scores"].items()}
         if policy == 0:
             self._matrix.restore(state["matrix"])
@@ -242,11 +256,13 @@ class SelfPlay(Controller):
                 self._placements = PlacementRatings()
                 self._placements.restore(state["placements"])
         self._number = max([self._number, *(past.number for past in pool)])
+        self._names |= {past.number: past.name for past in side.pool}
         self._settings += [SetOpponent(p.frozen, p.number, p.train_step, p.env_frames) for p in side.pool]
 
     def _forget_others(self) -> None:
         """Of players that have left the pool, nothing is kept."""
-        players = self._players()
+        players = set(self._players())
+        self._names = {past.number: past.name for past in self._pool()}
         self._matrix.keep(players)
         if self._placements is not None:
             self._placements.keep(players)
@@ -257,8 +273,34 @@ class SelfPlay(Controller):
         head = {"kind": OPPONENT, "train_step": past.train_step, "env_steps": past.env_frames}
         return folder_of(self._folders[past.policy], OPPONENT) / file_name(head)
 
+    def _leave(self, report: OpponentFailed) -> None:
+        """A past self that cannot be read leaves the pool; its file stays."""
+        for side in self._sides:
+            for past in [past for past in side.pool if past.number == report.number]:
+                log.warning("self-play: %s leaves the pool, it cannot be read: %s", past.name, report.reason)
+                side.pool.remove(past)
+                self._settings.append(SetOpponent(past.frozen, 0, 0, 0))
+        self._forget_others()
+
+    def _begin_anew(self, policy: int, source: int) -> None:
+        """A policy has become a copy of another: what it did before says nothing about it."""
+        self._matrix.forget(_name_of(policy))
+        self._sides[policy].scores = dict(self._sides[source].scores)
+
+    def _remove_files_of_the_past(self, policy: int) -> None:
+        """Remove the files of past selves that have left, once no checkpoint that a run could go on from needs them.
+
+        The first checkpoint that is saved after one was asked for without them may still be an earlier one.
+        """
+        side = self._sides[policy]
+        if side.saves_without < 0:
+            return
+        side.saves_without += 1
+        if side.saves_without >= 2:
+            side.has_left, side.saves_without = False, -1
+            self._remove_files(policy)
+
     def _remove_files(self, policy: int) -> None:
-        """Of those that are in the pool no more, or that a start has left from which this one does not go on."""
         kept = {(past.train_step, past.env_frames) for past in self._sides[policy].pool}
         for named in list_named(self._folders[policy], OPPONENT):
             if named.steps not in kept:
@@ -281,11 +323,16 @@ class SelfPlay(Controller):
 
     def _ratings(self) -> dict[str, float]:
         players, anchors = self._players(), self._sampling.anchors
-        oldest = min(self._pool(), key=lambda past: past.env_frames, default=None)
+        oldest = min(self._pool(), key=_frames, default=None)
         zero = anchors[0] if anchors else oldest.name if oldest is not None else ""
         if self._placements is not None:
             return self._placements.of(players, zero)
-        return elo_ratings(self._matrix, players, zero)
+        newest = {_name_of(p): max(side.pool, key=_frames).name for p, side in enumerate(self._sides) if side.pool}
+        return elo_ratings(self._matrix, players, zero, newest)
+
+
+def _frames(past: PastSelf) -> int:
+    return past.env_frames
 
 
 def _name_of(policy: int) -> str:

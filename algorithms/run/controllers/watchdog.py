@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import BlockState, block_states
 from appo.algorithms.memory.counters import Phase
@@ -133,6 +134,8 @@ class StallDetector:
             stage = "other policies act, and a policy worker does not answer"
             what = f"no frame of policy {policy} for {self._timeout_s:g} s"
             if policy >= len(self._versions):
+                what = f"no action of a past self for {self._timeout_s:g} s"
+                stage = "policies act, and the opponent worker does not answer"
                 return Stall(what, stage, OPPONENT_WORKER, None, progress.told(now))
             return Stall(what, stage, POLICY_WORKER, policy, progress.told(now))
         return None
@@ -181,12 +184,21 @@ class Watchdog(Controller):
         return (ReplaceWorkers(stall.culprits, stall.policy, reason),)
 
 
+def _waiting(arrays: SharedArrays, policies: slice) -> NDArray[np.bool_]:
+    """[A, S] splits that wait for some of these policies."""
+    settled = np.maximum(arrays["answered"][policies], arrays["unasked"][policies])
+    waiting: NDArray[np.bool_] = (arrays["asked"] > settled).any(axis=0)
+    return waiting
+
+
 def _find_blocking_stage(arrays: SharedArrays) -> tuple[str, str]:
-    asked = arrays["asked"] > np.maximum(arrays["answered"], arrays["unasked"]).min(axis=0)  # [A, S]
+    asked = _waiting(arrays, slice(None))
     if asked.any():
         if not arrays["policy_begun"].all():
             return LEARNER, "policy workers wait for the first weights of a learner"
         waiting = f"{np.count_nonzero(asked)} of {asked.size} splits wait for actions"
+        if not np.count_nonzero(_waiting(arrays, slice(arrays.sizes.learning_policies))):
+            return OPPONENT_WORKER, f"{waiting} of the opponent worker"
         return POLICY_WORKER, f"{waiting} of a policy worker"
     served = block_states(arrays)[arrays["quarantined"][: arrays.sizes.actors] == 0]
     if (served >= BlockState.READY).all():
