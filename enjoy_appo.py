@@ -63,7 +63,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         best_metric=config.run.save_best_metric,
         device=device,
         seed=config.run.seed,
-        num_policies=config.sampling.num_policies,
+        sampling=config.sampling,
     )
 
 

@@ -292,7 +292,7 @@ class ParallelEnvAdapter(_OneEnv):
         chosen = {agent: actions[i] for i, agent in enumerate(self.agents) if self._is_alive[i]}
         for i, script in self._scripts.items():
             if self._is_alive[i]:
-                chosen[self.agents[i]] = self._scripted.scripted_action(script, self.agents[i])
+                chosen[self.agents[i]] = scripted_action(self._scripted, script, self.agents[i], self.env)
         results = self.env.step(chosen)
         observations, _, _, _, infos = results
         present = set(self.env.agents)
@@ -350,6 +350,22 @@ class ParallelEnvAdapter(_OneEnv):
         if self._mask_in_info:
             target.out.observations[ACTION_MASK][row] = 0
         target.out.active[row] = 0
+
+
+def scripted_action(scripted: Any, script: str, agent: Any, env: Any) -> Any:
+    """What a script does in the place of an agent.
+
+    Raises:
+        MisfitError: it is no action, or the script raised.
+    """
+    space, name = env.action_space(agent), f"scripted_action({script!r}, {agent!r})"
+    try:
+        action = scripted.scripted_action(script, agent)
+    except FAILURES as error:
+        raise MisfitError(name, f"an action of {space}", f"{type(error).__name__}: {error}") from error
+    if not space.contains(action):
+        raise MisfitError(name, f"an action of {space}", repr(action))
+    return action
 
 
 def _same_for_all(agents: tuple[Any, ...], space_of: Any, what: str, remedy: str) -> Any:

@@ -15,11 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from appo.envs.api import ACTION_MASK, EnvContext, EnvError, EnvProfile, EnvSpec, MisfitError, UnsupportedSpaceError
+from appo.envs.adapters import scripted_action
+from appo.envs.api import (
+    ACTION_MASK,
+    EnvContext,
+    EnvError,
+    EnvProfile,
+    EnvSpec,
+    MisfitError,
+    ScriptedPlayers,
+    UnsupportedSpaceError,
+)
 from appo.envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
 from appo.envs.faults import FAILURES
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
+from appo.envs.specs import script_names
+from appo.envs.wrappers import find_ability
 from appo.utils.options import ConfigError
 
 MAX_STEPS = 300
@@ -291,6 +303,7 @@ class _RawParallelCaller(_RawEnvCaller):
         """Begin an episode."""
         observations, infos = checked_reset(self.env, seed)
         self._require_agents("observations", observations)
+        self._try_scripts()
         return _Results(observations, infos, {}, False, tuple(self.env.agents))
 
     def step(self, actions: np.ndarray) -> _Results:
@@ -309,6 +322,13 @@ class _RawParallelCaller(_RawEnvCaller):
             raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
         going_on = {agent: seen for agent, seen in observations.items() if not terminations.get(agent, False)}
         return _Results(going_on, infos, rewards, not self.env.agents, tuple(self.env.agents), is_truncated)
+
+    def _try_scripts(self) -> None:
+        """Ask each script once in the place of each agent."""
+        scripts = find_ability(self.env, ScriptedPlayers)
+        for name in script_names(scripts.scripted_players) if scripts is not None else ():
+            for agent in self.env.agents:
+                scripted_action(scripts, name, agent, self.env)
 
     def _require_agents(self, name: str, values: Any) -> None:
         if not isinstance(values, dict) or not set(values) <= set(self.agents):

@@ -17,6 +17,7 @@ from appo.envs.api import (
 )
 from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
 from appo.envs.wrappers import find_ability, find_attribute
+from appo.utils.options import ConfigError
 
 
 def complete_spec(
@@ -37,8 +38,23 @@ def complete_spec(
         needs_memory=bool(find_attribute(env, "needs_memory")),
         reward_shaping=tuple((name, float(weights[name])) for name in sorted(weights)),
         agents=tuple(str(agent) for agent in agents),
-        scripted_players=() if scripts is None else tuple(scripts.scripted_players),
+        scripted_players=() if scripts is None else script_names(scripts.scripted_players),
     )
+
+
+def script_names(declared: Any) -> tuple[str, ...]:
+    """The names of an environment's scripts.
+
+    Raises:
+        ConfigError: they are no names, or one is taken.
+    """
+    names = (declared,) if isinstance(declared, str) else tuple(declared)
+    for name in names:
+        if not isinstance(name, str) or name == "random" or not name.isidentifier():
+            raise ConfigError(
+                f"scripted_players={declared!r}: {name!r} should be a word, and not random, which all have"
+            )
+    return names
 
 
 def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:

@@ -13,21 +13,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from appo.algorithms.messages import EpisodeFinished
-from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.models.actor_critic import ActorCritic
+from appo.algorithms.models.inference import InferenceResult
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.envs.adapters import step_arrays
 from appo.envs.api import BatchEnv, EnvSpec, StepArrays
 
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
+
+
+class Player(Protocol):
+    """What plays: a policy, or several."""
+
+    model: ActorCritic
+
+    def act(
+        self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, deterministic: bool = False
+    ) -> InferenceResult:
+        """See `PolicyInference.act`."""
 
 
 class Summary(NamedTuple):
@@ -95,7 +108,7 @@ def choose_num_envs(num_episodes: int | None, most: int = MAX_ENVS) -> int:
 
 
 def evaluate_policy(
-    policy: PolicyInference,
+    policy: Player,
     env: BatchEnv,
     num_episodes: int | None,
     *,
@@ -136,7 +149,7 @@ def evaluate_policy(
 class _Actor:
     """The policy's actions for the observations in `arrays`; holds each for some frames when asked to."""
 
-    def __init__(self, policy: PolicyInference, arrays: StepArrays, deterministic: bool, repeat: int) -> None:
+    def __init__(self, policy: Player, arrays: StepArrays, deterministic: bool, repeat: int) -> None:
         self._policy, self._arrays = policy, arrays
         self._deterministic, self._repeat = deterministic, repeat
         # Views: the environments write into the same memory.

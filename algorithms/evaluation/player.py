@@ -16,15 +16,17 @@ import torch
 from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation import tournament
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy
+from appo.algorithms.evaluation.evaluate import Player, choose_num_envs, evaluate_policy
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
 from appo.algorithms.evaluation.report import EpisodeLines, print_result
 from appo.algorithms.evaluation.screen import Screen, Viewer
+from appo.algorithms.evaluation.seats import SeatedPolicies
 from appo.algorithms.evaluation.video import VideoRecorder
 from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.evaluation.window import NoWindowError, Window
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.sampling.config import SamplingConfig
 from appo.envs.api import BatchEnv, EnvContext, EnvError
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.utils.files import atomic_write_json
@@ -48,12 +50,11 @@ class EvaluationJob(NamedTuple):
     best_metric: str  # by which training picked its best checkpoint
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
-    num_policies: int = 1
+    sampling: SamplingConfig = SamplingConfig()
 
-    @property
-    def checkpoint_dir(self) -> Path:
-        """Where the policy's checkpoints lie."""
-        return self.folder / f"checkpoint_p{self.options.policy_index}"
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where a policy's checkpoints lie."""
+        return self.folder / f"checkpoint_p{policy}"
 
     @property
     def episodes(self) -> int | None:
@@ -66,11 +67,16 @@ class EvaluationJob(NamedTuple):
         return None if self.options.max_num_frames < 0 else self.options.max_num_frames
 
     def check(self) -> None:
-        """Refuse an action that is held for another time than whole steps.
+        """Refuse an action that is held for another time than whole steps, and seats that nobody else can have.
 
         Raises:
             ConfigError: with the nearest value that works.
         """
+        if self.options.tournament and self.sampling.agent_policy_map:
+            raise ConfigError(
+                f"tournament=True lets players change seats, and agent_policy_map={self.sampling.agent_policy_map!r} "
+                "trained each policy for its own agents; score them together without --tournament"
+            )
         skip, repeat = getattr(self.family_options, "env_frameskip", 1), self.options.render_action_repeat
         if repeat % skip:
             nearest = max(skip, round(repeat / skip) * skip)
@@ -91,10 +97,14 @@ def play(job: EvaluationJob) -> int:
     job.check()
     if job.options.tournament:
         return _until_stopped(functools.partial(_hold_tournament, job))
-    checkpoint = find_checkpoint(job.checkpoint_dir, job.checkpoint_kind, job.best_metric)
-    for warning in checkpoint.warnings:
-        log.warning("%s", warning)
-    return _until_stopped(functools.partial(_play, job, checkpoint))
+    policies = [job.options.policy_index]
+    if job.sampling.agent_policy_map:  # each plays its own agents
+        policies = list(range(job.sampling.num_policies))
+    found = [find_checkpoint(job.checkpoint_dir(policy), job.checkpoint_kind, job.best_metric) for policy in policies]
+    for checkpoint in found:
+        for warning in checkpoint.warnings:
+            log.warning("%s", warning)
+    return _until_stopped(functools.partial(_play, job, found))
 
 
 def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]) -> int:
@@ -109,17 +119,24 @@ def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]
     return stop.exit_code
 
 
-def _play(job: EvaluationJob, checkpoint: Checkpoint, stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
+def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
+    checkpoint, seats = found[0], job.sampling.agent_policy_map
     window = _open_window(job, cleanup)
-    recorder = _open_recorder(job, f"policy{job.options.policy_index}_step{checkpoint.train_step}", cleanup)
+    name = "policies" if seats else f"policy{job.options.policy_index}"
+    recorder = _open_recorder(job, f"{name}_step{checkpoint.train_step}", cleanup)
     screen = _screen(job, window, recorder)
     env_seed, action_seed = _seeds(job)
     env = _build_envs(job, screen, env_seed, choose_num_envs(job.episodes))
     cleanup.callback(_close, env)
-    model = restore_model(checkpoint, job.model, env.spec, job.device)
-    policy = PolicyInference(model, env.num_envs * env.spec.agents_per_env, job.device, action_seed)
-    title = f"{job.env.name}, policy {job.options.policy_index} after {checkpoint.train_step} training steps"
-    print(f"{title}: {checkpoint.path}", flush=True)
+    rows = env.num_envs * env.spec.agents_per_env
+    policies = [
+        PolicyInference(restore_model(each, job.model, env.spec, job.device), rows, job.device, action_seed + number)
+        for number, each in enumerate(found)
+    ]
+    policy: Player = SeatedPolicies(policies, job.sampling.policies_of(env.spec.agents)) if seats else policies[0]
+    playing = f"policies {seats}" if seats else f"policy {job.options.policy_index}"
+    title = f"{job.env.name}, {playing} after {checkpoint.train_step} training steps"
+    print(f"{title}: {', '.join(str(each.path) for each in found)}", flush=True)
     if job.episodes is None and job.frames is None:
         print("playing until Ctrl+C; --max_num_episodes=10 would end it", flush=True)
     result = evaluate_policy(
@@ -155,7 +172,7 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     env_seed, action_seed = _seeds(job)
     env = _build_envs(job, screen, env_seed, choose_num_envs(matches, tournament.MAX_ENVS))
     cleanup.callback(_close, env)
-    folders = [job.folder / f"checkpoint_p{policy}" for policy in range(job.num_policies)]
+    folders = [job.checkpoint_dir(policy) for policy in range(job.sampling.num_policies)]
     entrants = tournament.find_entrants(
         folders, job.checkpoint_kind, job.best_metric, env.spec.scripted_players, job.options.tournament_players
     )

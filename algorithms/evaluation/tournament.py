@@ -105,15 +105,18 @@ def load_entrants(
     """The networks of those who need one, with memory for `rows` agent rows each.
 
     Raises:
-        ConfigError: a checkpoint cannot be read, or is of another network.
+        ConfigError: a checkpoint is of another network, or fewer than two players are left.
     """
     loaded = {}
     for number, (name, path) in enumerate(entrants.checkpoints.items()):
         try:
             checkpoint = load(path)
         except CheckpointError as error:
-            raise ConfigError(str(error)) from error
+            log.warning("%s does not take part: %s", name, error)
+            continue
         loaded[name] = PolicyInference(restore_model(checkpoint, model, spec, device), rows, device, seed + number)
+    if len(loaded) + len(entrants.scripts) < 2:
+        raise ConfigError("a tournament needs two players, whose checkpoints can be read")
     return loaded
 
 

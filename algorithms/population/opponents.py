@@ -7,7 +7,7 @@ probability f(P[A beats B]) / sum over C of f(P[A beats C]), where f_hard(x) = (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 # The weight of a match halves with every 100 that follow: opponents stay as they are, the policy does not.
@@ -48,6 +48,14 @@ class RecentScore(NamedTuple):
     def win_rate(self) -> float:
         """Expected score of a match."""
         return (self.score + 0.5 * _PRIOR_MATCHES) / (self.matches + _PRIOR_MATCHES)
+
+
+def win_rate(by_seat: Mapping[int, RecentScore]) -> float:
+    """Expected score of a match in a random seat, by what was seen in each; 0.5 where nothing was.
+
+    Of hundreds of matches in a row that one draw leads to, all are played in one seat.
+    """
+    return sum(score.win_rate for score in by_seat.values()) / len(by_seat) if by_seat else 0.5
 
 
 def sampling_weights(win_rates: Sequence[float], how: str) -> list[float]:

@@ -185,6 +185,8 @@ class Driver:
         if self._all_restored():
             self._experiment.restore_missing()
             self._write_last(snapshot)
+            for controller in self._controllers:
+                controller.end()
             best = [best if best > float("-inf") else None for best in self.checkpoints.best]
             write_summary(self._files.summary, reason, best, snapshot)
         for sink in self._sinks:

@@ -135,11 +135,12 @@ class SamplingConfig:
         text = self.agent_policy_map
         if not text:
             return ()
-        entries = [entry.strip().rpartition(":") for entry in text.split(",")]
-        for pattern, _, policy in entries:
+        words = [entry.strip() for entry in text.split(",")]
+        entries = [word.rpartition(":") for word in words]
+        for word, (pattern, _, policy) in zip(words, entries, strict=True):
             if not pattern or not policy.isdecimal() or int(policy) >= self.num_policies:
                 raise ConfigError(
-                    f"agent_policy_map={text!r}: {pattern + ':' + policy!r} should be pattern:policy with a policy "
+                    f"agent_policy_map={text!r}: {word!r} should be pattern:policy with a policy "
                     f"from 0 to {self.num_policies - 1}, for example 'predator*:0,prey*:1'"
                 )
             if not fnmatch.filter(agents, pattern):

@@ -83,6 +83,9 @@ class MatchAssignment:
 
     They keep their seats for some matches: each change in the middle of a rollout leaves rows to two learners, each of
     which has no use for the other's. An agent that joins a match later has the seat's player.
+
+    Where opponents play, the same players then change seats for as long: in many games one seat is better than the
+    other, and a draw lasts for hundreds of short matches.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class MatchAssignment:
         self._number = 0  # of the rollout
         self._left = np.zeros(0, np.int64)  # [environments] matches before the next draw
         self._drawn = np.zeros(0, np.int64)  # [environments] the rollout of the newest draw
+        self._mirrors = np.zeros(0, np.bool_)  # [environments] the same players change seats next
 
     def begin_rollout(self, number: int) -> None:
         """See `PolicyAssignment`."""
@@ -120,7 +124,8 @@ class MatchAssignment:
             out[:] = 0
             return
         num_envs = len(out) // self._agents
-        out[:] = self._seats(num_envs).ravel()
+        self._mirrors = np.zeros(num_envs, np.bool_)
+        out[:] = self._seats(np.arange(num_envs)).ravel()
         # Drawn as well, or all environments would change at one time.
         self._left = self._up_to(self._draws.matches, num_envs)
         self._drawn = -self._up_to(self._draws.rollouts, num_envs)
@@ -147,12 +152,18 @@ class MatchAssignment:
             return False
         begins = is_first.reshape(-1, self._agents).all(axis=1)
         is_due = (self._left <= 0) & (self._number - self._drawn >= self._draws.rollouts)
+        seats = after.reshape(-1, self._agents)
         if self._opponents is not None:
-            is_due |= self._opponents.absent(before.reshape(-1, self._agents))
+            is_absent = self._opponents.absent(seats)
+            is_due |= is_absent
+            self._mirrors &= ~is_absent
         changes = np.flatnonzero(begins & is_due)
         self._left[begins] -= 1
         if len(changes):
-            after.reshape(-1, self._agents)[changes] = self._seats(len(changes))
+            mirrored, drawn = changes[self._mirrors[changes]], changes[~self._mirrors[changes]]
+            seats[mirrored] = seats[mirrored, ::-1]
+            self._mirrors[mirrored] = False
+            seats[drawn] = self._seats(drawn)
             self._left[changes] = self._draws.matches - 1
             self._drawn[changes] = self._number
         return True
@@ -160,8 +171,9 @@ class MatchAssignment:
     def _up_to(self, limit: int, number: int) -> NDArray[np.int64]:
         return self._rng.integers(limit, size=number) if limit > 1 else np.zeros(number, np.int64)
 
-    def _seats(self, num_envs: int) -> NDArray[np.int64]:
-        """[environments, agents] players."""
+    def _seats(self, envs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n, agents] new players of n environments."""
+        num_envs = len(envs)
         if self._draws.mixes:
             seats = self._rng.integers(self.num_policies, size=(num_envs, self._agents))
         else:
@@ -171,6 +183,8 @@ class MatchAssignment:
         if self._opponents is not None:
             for index in np.flatnonzero(self._rng.random(num_envs) < self._opponents.share).tolist():
                 self._give_away(seats[index], self._opponents)
+            # Seats that are not all alike may belong to those who have them.
+            self._mirrors[envs] = (seats >= self._opponents.first).any(axis=1) & (not self._draws.seats)
         return seats
 
     def _give_away(self, seats: NDArray[np.int64], opponents: Opponents) -> None:

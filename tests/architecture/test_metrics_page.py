@@ -63,7 +63,10 @@ def self_play_of_one():
         None,
     )
     past, play._rated = PastSelf(1, 0, 0, 0, 0), {"policy_0": 0.0}
-    play._sides[0].pool, play._sides[0].scores = [past], {name: RecentScore(1.0, 2.0) for name in (past.name, "random")}
+    play._sides[0].pool, play._sides[0].scores = (
+        [past],
+        {name: {0: RecentScore(1.0, 2.0)} for name in (past.name, "random")},
+    )
     return play
 
 

@@ -37,6 +37,7 @@ def test_a_policy_meets_its_past_selves_and_goes_on_with_them_after_a_resume(sta
     points = [point for point in read_json_lines(run.folder / "metrics.jsonl") if point["policy"] == 0]
     assert points[-1]["self_play/matches"] > 100 and points[-1]["self_play/pool"] == 3
     assert points[-1]["stats/opponent_forward"] > 0
+    assert sum(map(sum, told(run)["wins"])) > 100 and len(told(run)["players"]) == 5, "as it was at the end"
     again = start(*SMALL, *SELF_PLAY, "--train_for_env_steps=22000", env=GAME)
     assert again.end() == 0, again.output
     assert pool_of(again)[0] == 0 and set(pool_of(again)) & set(first[1:]), "spread over the whole experiment"

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from appo.algorithms.population.opponents import PastSelf, RecentScore, sampling_weights, superfluous
+from appo.algorithms.population.opponents import PastSelf, RecentScore, sampling_weights, superfluous, win_rate
 
 
 def pool_of(*frames):
@@ -34,6 +34,16 @@ def test_newer_matches_count_more():
     for _ in range(100):  # half of the weight
         score = score.with_match(1.0)
     assert lost < 0.01 and score.win_rate == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_win_rate_is_the_mean_over_seats_however_often_each_was_taken():
+    first, second = RecentScore(), RecentScore()
+    for _ in range(300):
+        first = first.with_match(1.0)
+    for _ in range(30):
+        second = second.with_match(0.0)
+    assert win_rate({0: first, 1: second}) == pytest.approx(0.5, abs=0.03)
+    assert win_rate({}) == 0.5
 
 
 def test_a_pool_that_is_full_stays_spread_over_the_run():

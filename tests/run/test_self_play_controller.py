@@ -162,6 +162,16 @@ def test_a_match_with_one_who_has_left_the_pool_does_not_count(tmp_path):
     assert case.play.scalars(0)["self_play/matches"] == 0
 
 
+def test_the_last_results_are_written_at_the_end_and_drawn_matches_are_told_of(tmp_path, caplog):
+    case = Case(tmp_path)
+    case.run()
+    with caplog.at_level(logging.WARNING):
+        case.meet(0, 1.0, 4, 1.0, times=300)
+    assert caplog.text.count("the first 200 matches were all drawn") == 1
+    case.play.end()
+    assert json.loads((tmp_path / "self_play.json").read_text())["draws"][0] == [0, 0, 300]
+
+
 def test_a_rating_goes_on_from_that_of_the_newest_past_self(tmp_path):
     case = Case(tmp_path)
     case.run()

@@ -173,6 +173,17 @@ def test_half_of_the_seats_are_given_to_past_selves_of_the_policy_that_was_drawn
     assert met == pytest.approx(expected | {(1, 3): 0.125}, abs=0.03)
 
 
+def test_players_change_seats_before_others_are_drawn():
+    pool = Pool()
+    pool.arrays["opponent_shares"][:, :4] = 1.0
+    for frozen in range(4):
+        pool.enter(frozen, frozen + 1)
+    found = matches(pool.assignment(), 20, 2, 40)
+    assert (found[1::2] == found[0::2, :, ::-1]).all()
+    fixed = matches(pool.assignment(seats=(0, 1)), 20, 2, 40)
+    assert np.isin(fixed[..., 0], [0, 2, 3]).all() and np.isin(fixed[..., 1], [1, 4, 5]).all(), "each in its own seat"
+
+
 def test_nobody_is_matched_with_a_past_self_that_is_not_loaded():
     pool = Pool()
     pool.arrays["opponent_shares"][:, :4] = 1.0

@@ -42,6 +42,10 @@ class Controller(Protocol):
             RunFailed: the run cannot go on.
         """
 
+    def end(self) -> None:
+        """The run has ended, and the last reports were taken; files of the experiment are still open."""
+        return
+
     def state(self, policy: int) -> dict[str, Any]:
         """What checkpoints of a policy keep of this, by names of its own; comes back in `PolicyRestored.run_state`."""
         del policy

@@ -31,13 +31,14 @@ from appo.algorithms.messages import (
     Setting,
     WorkerReady,
 )
-from appo.algorithms.population.opponents import PastSelf, RecentScore, sampling_weights, superfluous
+from appo.algorithms.population.opponents import PastSelf, RecentScore, sampling_weights, superfluous, win_rate
 from appo.algorithms.population.ratings import PlacementRatings, WinMatrix, elo_ratings
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.roster import LEARNER
 
 ASK_AGAIN_S = 30.0
+_ONLY_DRAWS = 200
 # Shares follow the results this often, and self_play.json.
 FOLLOW_EVERY_S, TELL_EVERY_S = 1.0, 5.0
 
@@ -55,7 +56,7 @@ class _Side:
     def __init__(self) -> None:
         self.pool: list[PastSelf] = []
         self.next_frames = 0  # of this policy, when it joins the pool again
-        self.scores: dict[str, RecentScore] = {}  # by the opponent's name
+        self.scores: dict[str, dict[int, RecentScore]] = {}  # by the opponent's name, by the own seat
         self.matches = 0
         self.has_left = False  # a past self whose file is still there
         self.saves_without = -1  # checkpoints of the policy since one was asked for that does not name it; -1: none was
@@ -73,6 +74,7 @@ class SelfPlay(Controller):
         self._matrix = WinMatrix()
         self._placements: PlacementRatings | None = None  # where more than two meet
         self._number = self._requests = 0
+        self._draws = 0.0  # of all matches; NaN: somebody has won
         self._asked: dict[int, _Asked] = {}  # by policy
         self._names: dict[int, str] = {}  # by number of a past self in the pool
         self._settings: list[Setting] = []  # to be sent
@@ -131,10 +133,18 @@ class SelfPlay(Controller):
             self._settings += [SetOpponentShares(policy, self._shares(policy)) for policy in range(len(self._sides))]
         if now >= self._next_tell:
             self._next_tell = now + TELL_EVERY_S
-            self._rated = self._ratings()
-            self._log.matches(self._matrix.content(self._players(), self._rated))
+            self._tell()
         settings, self._settings = self._settings, []
         return [*settings, *self._requests_due(now)]
+
+    def end(self) -> None:
+        """Write the last results."""
+        if self._sides:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._rated = self._ratings()
+        self._log.matches(self._matrix.content(self._players(), self._rated))
 
     def state(self, policy: int) -> dict[str, Any]:
         """For the checkpoints of a policy; what belongs to all is in those of the first."""
@@ -147,7 +157,9 @@ class SelfPlay(Controller):
         state: dict[str, Any] = {
             "pool": [list(past) for past in side.pool],
             "next_frames": side.next_frames,
-            "scores": {name: list(score) for name, score in side.scores.items()},
+            "scores": {
+                name: [[seat, *score] for seat, score in by_seat.items()] for name, by_seat in side.scores.items()
+            },
             "matches": side.matches,
         }
         if policy == 0:
@@ -161,12 +173,12 @@ class SelfPlay(Controller):
             return {}
         side = self._sides[policy]
         tags = {"self_play/pool": float(len(side.pool)), "self_play/matches": float(side.matches)}
-        rates = [side.scores[past.name].win_rate for past in self._pool() if past.name in side.scores]
+        rates = [win_rate(side.scores[past.name]) for past in self._pool() if past.name in side.scores]
         if rates:
             tags |= {"self_play/win_rate_pool": sum(rates) / len(rates), "self_play/win_rate_pool_min": min(rates)}
         for anchor in self._sampling.anchors:
             if anchor in side.scores:
-                tags[f"self_play/win_rate_{anchor}"] = side.scores[anchor].win_rate
+                tags[f"self_play/win_rate_{anchor}"] = win_rate(side.scores[anchor])
         name = _name_of(policy)
         return tags | {"self_play/rating": self._rated[name]} if name in self._rated else tags
 
@@ -195,14 +207,26 @@ class SelfPlay(Controller):
         if len(set(known)) > 2:
             self._placements = self._placements or PlacementRatings()
             self._placements.add_match(known, finished.outcomes)
+        self._warn_of_draws(finished)
+        seats = range(len(known))
         for policy in {player for player in finished.players if player < len(self._sides)}:
             side = self._sides[policy]
             side.matches += 1
-            own = max(o for player, o in zip(finished.players, finished.outcomes, strict=True) if player == policy)
+            own, seat = max((finished.outcomes[seat], seat) for seat in seats if finished.players[seat] == policy)
             for name, outcome in zip(known, finished.outcomes, strict=True):
                 if name != _name_of(policy):
                     score = 0.5 * ((own > outcome) + (own >= outcome))
-                    side.scores[name] = side.scores.get(name, RecentScore()).with_match(score)
+                    by_seat = side.scores.setdefault(name, {})
+                    by_seat[seat] = by_seat.get(seat, RecentScore()).with_match(score)
+
+    def _warn_of_draws(self, finished: MatchFinished) -> None:
+        """Say once that nobody ever wins."""
+        self._draws = self._draws + 1 if len(set(finished.outcomes)) == 1 else math.nan
+        if self._draws == _ONLY_DRAWS:
+            log.warning(
+                "self-play: the first %d matches were all drawn; where agents share one goal, nobody can be beaten",
+                _ONLY_DRAWS,
+            )
 
     def _named(self, player: int, number: int) -> str | None:
         acting = len(self._sides) + self._sampling.frozen_policies
@@ -244,12 +268,15 @@ class SelfPlay(Controller):
             log.warning("self-play: the files of %s are gone, so they have left the pool", told)
         pool = [past for past in pool if past not in missing]
         while (leaves := superfluous(pool, size)) is not None:
+            log.info("self-play: %s leaves the pool, which has room for %d", leaves.name, size)
             pool.remove(leaves)
         side.pool = [past._replace(frozen=policy * size + place) for place, past in enumerate(pool)]
         newest = max((past.env_frames for past in pool), default=-self._sampling.self_play_save_every)
         side.next_frames, side.matches = newest + self._sampling.self_play_save_every, state["matches"]
         side.has_left = True  # there may be files of a later time than that of this checkpoint
-        side.scores = {name: RecentScore(*score) for name, score in state["scores"].items()}
+        side.scores = {
+            name: {seat: RecentScore(*score) for seat, *score in scores} for name, scores in state["scores"].items()
+        }
         if policy == 0:
             self._matrix.restore(state["matrix"])
             if state["placements"] is not None:
@@ -285,7 +312,7 @@ class SelfPlay(Controller):
     def _begin_anew(self, policy: int, source: int) -> None:
         """A policy has become a copy of another: what it did before says nothing about it."""
         self._matrix.forget(_name_of(policy))
-        self._sides[policy].scores = dict(self._sides[source].scores)
+        self._sides[policy].scores = {name: dict(by_seat) for name, by_seat in self._sides[source].scores.items()}
 
     def _remove_files_of_the_past(self, policy: int) -> None:
         """Remove the files of past selves that have left, once no checkpoint that a run could go on from needs them.
@@ -313,7 +340,7 @@ class SelfPlay(Controller):
         shares = [0.0] * (sampling.frozen_policies + len(sampling.anchors))
         scripted = sampling.self_play_anchor_share if sampling.anchors else 0.0
         for side in self._sides:
-            rates = [scores.get(past.name, RecentScore()).win_rate for past in side.pool]
+            rates = [win_rate(scores.get(past.name, {})) for past in side.pool]
             weights = sampling_weights(rates, sampling.self_play_sampling)
             for past, weight in zip(side.pool, weights, strict=True):
                 shares[past.frozen] = (1.0 - scripted) * weight
