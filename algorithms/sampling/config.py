@@ -81,7 +81,12 @@ class SamplingConfig:
         "Scripted opponents, separated by commas: random, and those that the environment offers; empty: none. They "
         "never change, so a rating that is measured against them means the same all the time",
     )
-    self_play_anchor_share: float = option(0.05, "Share of the opponents that are scripted", minimum=0.0, maximum=1.0)
+    self_play_anchor_share: float = option(
+        0.2,
+        "Share of the opponents that are scripted. Lower, and the policy forgets how to beat those who play badly",
+        minimum=0.0,
+        maximum=1.0,
+    )
     decorrelate_experience_max_seconds: float = option(
         10.0,
         "At the start, each environment takes another number of random steps, so that episodes do not end all at once: "

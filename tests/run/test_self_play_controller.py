@@ -98,7 +98,7 @@ def test_a_policy_joins_the_pool_at_once_and_then_every_so_many_frames(tmp_path)
     assert asked_for(case.run()) == [(0, OPPONENT)]
     opponents, shares = case.settings()
     assert opponents == [SetOpponent(0, 1, 0, 0)]
-    assert shares == {0: pytest.approx([0.95, 0, 0, 0.05])}, "one in twenty is the random player"
+    assert shares == {0: pytest.approx([0.8, 0, 0, 0.2])}, "one in five is the random player"
     assert asked_for(case.run(999)) == []
     assert asked_for(case.run(1)) == [(0, OPPONENT)]
     assert case.settings()[0] == [SetOpponent(1, 2, 100, 1000)]
@@ -199,7 +199,7 @@ def test_a_past_self_that_cannot_be_read_leaves_the_pool_and_its_file_stays(tmp_
         case.play.note(OpponentFailed(1, "damaged"))
     assert "policy_0@0 leaves the pool, it cannot be read: damaged" in caplog.text
     opponents, shares = case.settings()
-    assert SetOpponent(0, 0, 0, 0) in opponents and shares[0] == pytest.approx([0, 0.95, 0, 0.05])
+    assert SetOpponent(0, 0, 0, 0) in opponents and shares[0] == pytest.approx([0, 0.8, 0, 0.2])
     assert case.files() == [0, 1000]
 
 
