@@ -200,7 +200,12 @@ def test_a_past_self_that_cannot_be_read_leaves_the_pool_and_its_file_stays(tmp_
     assert "policy_0@0 leaves the pool, it cannot be read: damaged" in caplog.text
     opponents, shares = case.settings()
     assert SetOpponent(0, 0, 0, 0) in opponents and shares[0] == pytest.approx([0, 0.8, 0, 0.2])
-    assert case.files() == [0, 1000]
+    for _ in range(3):
+        case.run(1000)
+        case.play.state(0)
+        for _ in range(2):
+            case.play.note(CheckpointSaved(0, "latest", "somewhere", 1))
+    assert case.files() == [0, 1000, 3000, 4000]
 
 
 def test_a_policy_that_became_another_one_begins_with_the_results_of_that(tmp_path):

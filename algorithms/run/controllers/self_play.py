@@ -58,6 +58,7 @@ class _Side:
         self.next_frames = 0  # of this policy, when it joins the pool again
         self.scores: dict[str, dict[int, RecentScore]] = {}  # by the opponent's name, by the own seat
         self.matches = 0
+        self.unreadable: set[tuple[int, int]] = set()  # train steps and frames of files that are left alone
         self.has_left = False  # a past self whose file is still there
         self.saves_without = -1  # checkpoints of the policy since one was asked for that does not name it; -1: none was
 
@@ -156,7 +157,6 @@ class SelfPlay(Controller):
             side.saves_without = 0
         state: dict[str, Any] = {
             "pool": [list(past) for past in side.pool],
-            "next_frames": side.next_frames,
             "scores": {
                 name: [[seat, *score] for seat, score in by_seat.items()] for name, by_seat in side.scores.items()
             },
@@ -306,6 +306,7 @@ class SelfPlay(Controller):
             for past in [past for past in side.pool if past.number == report.number]:
                 log.warning("self-play: %s leaves the pool, it cannot be read: %s", past.name, report.reason)
                 side.pool.remove(past)
+                side.unreadable.add((past.train_step, past.env_frames))
                 self._settings.append(SetOpponent(past.frozen, 0, 0, 0))
         self._forget_others()
 
@@ -328,7 +329,8 @@ class SelfPlay(Controller):
             self._remove_files(policy)
 
     def _remove_files(self, policy: int) -> None:
-        kept = {(past.train_step, past.env_frames) for past in self._sides[policy].pool}
+        side = self._sides[policy]
+        kept = side.unreadable | {(past.train_step, past.env_frames) for past in side.pool}
         for named in list_named(self._folders[policy], OPPONENT):
             if named.steps not in kept:
                 with contextlib.suppress(OSError):  # costs only space
