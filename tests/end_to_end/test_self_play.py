@@ -15,7 +15,11 @@ SELF_PLAY = ["--self_play=True", "--self_play_save_every=4000", "--self_play_poo
 
 
 def pool_of(run):
-    return sorted(int(path.stem.split("_")[2]) for path in (run.folder / "checkpoint_p0" / "opponents").glob("*.pth"))
+    """Frames of the past selves of policy 0; their files are there."""
+    folder = run.folder / "checkpoint_p0" / "opponents"
+    frames = sorted(int(name.partition("@")[2]) for name in told(run)["players"] if name.startswith("policy_0@"))
+    assert set(frames) <= {int(path.stem.split("_")[2]) for path in folder.glob("*.pth")}
+    return frames
 
 
 def told(run):
