@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 
+_NAME_WIDTH, _CELL_WIDTH = 44, 4  # beyond the width of a terminal, lines are long rather than cut
+
+
 class WinTable(NamedTuple):
     """Results of n players, the best first."""
 
@@ -47,4 +50,5 @@ def show_wins(table: WinTable, console: Console | None = None) -> None:
         rating = f"{table.ratings[player]:.0f}" if player in table.ratings else "-"
         cells = ["" if np.isnan(score) else f"{100 * score:.0f}" for score in table.scores[i]]
         printed.add_row(f"{i + 1} {player}", rating, str(table.matches[i].sum()), *cells)
-    (console or Console()).print(printed)
+    console = console or Console()
+    console.print(printed, width=max(console.width, _NAME_WIDTH + _CELL_WIDTH * len(table.players)), crop=False)
