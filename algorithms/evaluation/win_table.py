@@ -11,7 +11,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-
 _NAME_WIDTH, _CELL_WIDTH = 44, 4  # beyond the width of a terminal, lines are long rather than cut
 
 
