@@ -102,15 +102,20 @@ def rows_by_agent(numbers):
     return found
 
 
+# Decisions of an agent that may wait for the batch of one policy while those after them, of another, are learned from:
+# a batch is what 16 environments play in three rollouts where four policies share them, and a few may be under way.
+UNDER_WAY = 200
+
+
 def not_learned(folder):
-    """Decisions that were not learned from although later ones of the same agent and life were; checks the others."""
+    """Decisions that were not learned from although much later ones of the same agent were; checks the others."""
     decisions, learned = numbers_in(folder / "decisions"), numbers_in(folder / "learned")
     made, used = rows_by_agent(decisions), rows_by_agent(learned)
     assert set(used) <= set(made) and len(learned) > 10_000
     gaps = 0
     for agent, counts in used.items():
         assert set(counts) <= set(made[agent]), "what never happened was learned from"
-        gaps += sum(count < max(counts) for count in set(made[agent]) - set(counts))
+        gaps += sum(count < max(counts) - UNDER_WAY for count in set(made[agent]) - set(counts))
     return gaps
 
 
