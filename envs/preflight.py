@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from appo.envs.adapters import scripted_action
 from appo.envs.api import (
     ACTION_MASK,
     EnvContext,
@@ -23,15 +22,13 @@ from appo.envs.api import (
     EnvProfile,
     EnvSpec,
     MisfitError,
-    ScriptedPlayers,
     UnsupportedSpaceError,
 )
-from appo.envs.contract import checked_reset, fitting_mask, flag, flags, is_number, outline, read_info
+from appo.envs.contract import fitting_mask, flag, is_number, read_info
 from appo.envs.faults import FAILURES
+from appo.envs.raw_callers import RawResults, raw_caller
 from appo.envs.registry import ResolvedEnv, make_batch_env
-from appo.envs.spaces import ActionLayout, ObservationLayout, describe, mask_width, random_actions
-from appo.envs.specs import script_names
-from appo.envs.wrappers import find_ability
+from appo.envs.spaces import describe, mask_width, random_actions
 from appo.utils.options import ConfigError
 
 MAX_STEPS = 300
@@ -51,17 +48,6 @@ class Checked(NamedTuple):
     spec: EnvSpec
     warnings: list[str]
     profile: EnvProfile = EnvProfile()
-
-
-class _Results(NamedTuple):
-    """What a reset or step gave, per agent that is there."""
-
-    observations: dict[Any, Any]
-    infos: dict[Any, Any]
-    rewards: dict[Any, Any]
-    has_ended: bool
-    choosing: Collection[Any]  # agents that choose an action by what they are shown, unless an info says otherwise
-    is_truncated: bool = False
 
 
 def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: bool, place: Any = None) -> Checked:
@@ -95,7 +81,7 @@ class _EnvCheck:
         self._max_steps = MAX_STEPS if env.family.defaults(env.name) else PROFILE_STEPS
         self._batch: Any = None
         self._attempt = self._steps = self._num_resets = 0
-        self._last: _Results | None = None  # of an environment that begins its episodes by itself
+        self._last: RawResults | None = None  # of an environment that begins its episodes by itself
         self._failures = self._in_a_row = 0
         self._where = "build"
         self._rng = np.random.default_rng(_SEED)
@@ -202,7 +188,7 @@ class _EnvCheck:
         if has_ended:
             self._episode_steps.append(self._steps - first)
 
-    def _begin_episode(self) -> _Results:
+    def _begin_episode(self) -> RawResults:
         """With another seed each time: a level that a seed makes says little of the others."""
         self._go(_RESET)
         results = self._caller.reset(_SEED + self._num_resets)
@@ -225,7 +211,7 @@ class _EnvCheck:
         if self._place is not None:
             self._place.value = where.encode()
 
-    def _masks(self, results: _Results) -> np.ndarray | None:
+    def _masks(self, results: RawResults) -> np.ndarray | None:
         width = mask_width(self.spec.actions)
         masks = np.ones((self._caller.num_rows, width), np.uint8)
         for row, agent in enumerate(self._caller.agents):
@@ -234,7 +220,7 @@ class _EnvCheck:
                 masks[row] = fitting_mask(mask, width)
         return masks if width else None
 
-    def _inspect(self, results: _Results) -> None:
+    def _inspect(self, results: RawResults) -> None:
         width = mask_width(self.spec.actions)
         for observation in results.observations.values():
             self._caller.layout.write(self._caller.views, self._caller.rows, observation)
@@ -250,132 +236,6 @@ class _EnvCheck:
             has_choice = mask is None or not width or np.any(fitting_mask(mask, width))
             if not has_choice and agent in results.choosing and _is_active(info):
                 raise MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
-
-
-class _RawEnvCaller:
-    """Calls a Gymnasium environment."""
-
-    agents: tuple[Any, ...] = (0,)
-    num_rows = 1
-    rows: int | slice = 0
-    begins_by_itself = False
-
-    def __init__(self, env: Any, observation_space: Any, action_space: Any) -> None:
-        self.env = env
-        self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
-        self.views = self.layout.views(
-            {leaf.name: np.zeros((self.num_rows, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves}
-        )
-
-    def reset(self, seed: int) -> _Results:
-        """Begin an episode."""
-        observation, info = checked_reset(self.env, seed)
-        return _Results({0: observation}, {0: info}, {}, False, (0,))
-
-    def step(self, actions: np.ndarray) -> _Results:
-        """Take one step."""
-        (action,) = self.actions.rows(actions)
-        observation, reward, terminated, truncated, info = self._checked_step(action)
-        is_terminated, is_truncated = flag("terminated", terminated), flag("truncated", truncated)
-        # What follows a terminated step is never learned from.
-        observations = {} if is_terminated else {0: observation}
-        has_ended = is_terminated or is_truncated
-        return _Results(observations, {0: info}, {0: reward}, has_ended, () if has_ended else (0,), is_truncated)
-
-    def _checked_step(self, action: Any) -> tuple[Any, ...]:
-        result = self.env.step(action)
-        if not isinstance(result, tuple) or len(result) != 5:
-            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result))
-        if not isinstance(result[4], dict):
-            raise MisfitError("info", "a dict", describe(result[4]))
-        return result
-
-
-class _RawParallelCaller(_RawEnvCaller):
-    """Calls a PettingZoo parallel environment: dicts by agent wherever a single one has a value."""
-
-    def __init__(self, env: Any) -> None:
-        self.agents = tuple(env.possible_agents)
-        self.num_rows = len(self.agents)
-        super().__init__(env, env.observation_space(self.agents[0]), env.action_space(self.agents[0]))
-
-    def reset(self, seed: int) -> _Results:
-        """Begin an episode."""
-        observations, infos = checked_reset(self.env, seed)
-        self._require_agents("observations", observations)
-        self._try_scripts()
-        return _Results(observations, infos, {}, False, tuple(self.env.agents))
-
-    def step(self, actions: np.ndarray) -> _Results:
-        """Take one step."""
-        present = list(self.env.agents)
-        chosen = dict(zip(self.agents, self.actions.rows(actions), strict=True))
-        results = self._checked_step({agent: chosen[agent] for agent in present})
-        for name, values in zip(("observations", "rewards", "terminations", "truncations"), results, strict=False):
-            self._require_agents(name, values)
-        observations, rewards, terminations, truncations, infos = results
-        for value in terminations.values():
-            flag("terminated", value)
-        is_truncated = max((flag("truncated", value) for value in truncations.values()), default=False)
-        missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
-        if missing:
-            raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
-        going_on = {agent: seen for agent, seen in observations.items() if not terminations.get(agent, False)}
-        return _Results(going_on, infos, rewards, not self.env.agents, tuple(self.env.agents), is_truncated)
-
-    def _try_scripts(self) -> None:
-        """Ask each script once in the place of each agent."""
-        scripts = find_ability(self.env, ScriptedPlayers)
-        for name in script_names(scripts.scripted_players) if scripts is not None else ():
-            for agent in self.env.agents:
-                scripted_action(scripts, name, agent, self.env)
-
-    def _require_agents(self, name: str, values: Any) -> None:
-        if not isinstance(values, dict) or not set(values) <= set(self.agents):
-            raise MisfitError(name, f"a dict by agent, of {list(self.agents)}", outline(values))
-
-
-class _RawVectorCaller(_RawEnvCaller):
-    """Calls a Gymnasium `VectorEnv`: arrays with one entry per environment wherever a single one has a value."""
-
-    rows = slice(None)
-    begins_by_itself = True
-
-    def __init__(self, env: Any) -> None:
-        self.num_rows = env.num_envs
-        super().__init__(env, env.single_observation_space, env.single_action_space)
-
-    def reset(self, seed: int) -> _Results:
-        """Begin episodes everywhere."""
-        observations, infos = checked_reset(self.env, seed)
-        return _Results({0: observations}, _told(infos), {}, False, (0,))
-
-    def step(self, actions: np.ndarray) -> _Results:
-        """Take one step everywhere; its episodes end and begin by themselves."""
-        observations, rewards, terminated, truncated, infos = self._checked_step(self.actions.batched(actions))
-        for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
-            if np.shape(values) != (self.num_rows,):
-                raise MisfitError(name, f"one for each of {self.num_rows} environments", describe(values))
-        are_terminated, are_truncated = flags("terminated", terminated), flags("truncated", truncated)
-        has_ended, rows = bool(np.any(are_terminated | are_truncated)), dict(enumerate(rewards))
-        choosing = () if has_ended else (0,)
-        return _Results({0: observations}, _told(infos), rows, has_ended, choosing, bool(np.any(are_truncated)))
-
-
-def raw_caller(batch: Any) -> Any:
-    """How the environment inside an adapted batch of one is called."""
-    env = batch.env if hasattr(batch, "env") else batch.envs[0]
-    if hasattr(env, "single_observation_space"):
-        return _RawVectorCaller(env)
-    if hasattr(env, "possible_agents"):
-        return _RawParallelCaller(env)
-    return _RawEnvCaller(env, env.observation_space, env.action_space)
-
-
-def _told(infos: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """What the infos of a `VectorEnv`, of one environment here, say of its next choice."""
-    is_told = ACTION_MASK in infos and np.all(infos.get(f"_{ACTION_MASK}", True))
-    return {0: {ACTION_MASK: np.atleast_1d(infos[ACTION_MASK])[0]}} if is_told else {}
 
 
 def _is_active(info: Any) -> bool:

@@ -120,9 +120,9 @@ def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]
 
 
 def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
-    checkpoint, seats = found[0], job.sampling.agent_policy_map
+    checkpoint, agent_map = found[0], job.sampling.agent_policy_map
     window = _open_window(job, cleanup)
-    name = "policies" if seats else f"policy{job.options.policy_index}"
+    name = "policies" if agent_map else f"policy{job.options.policy_index}"
     recorder = _open_recorder(job, f"{name}_step{checkpoint.train_step}", cleanup)
     screen = _screen(job, window, recorder)
     env_seed, action_seed = _seeds(job)
@@ -133,8 +133,8 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
         PolicyInference(restore_model(each, job.model, env.spec, job.device), rows, job.device, action_seed + number)
         for number, each in enumerate(found)
     ]
-    policy: Player = SeatedPolicies(policies, job.sampling.policies_of(env.spec.agents)) if seats else policies[0]
-    playing = f"policies {seats}" if seats else f"policy {job.options.policy_index}"
+    policy: Player = SeatedPolicies(policies, job.sampling.policies_of(env.spec.agents)) if agent_map else policies[0]
+    playing = f"policies {agent_map}" if agent_map else f"policy {job.options.policy_index}"
     title = f"{job.env.name}, {playing} after {checkpoint.train_step} training steps"
     print(f"{title}: {', '.join(str(each.path) for each in found)}", flush=True)
     if job.episodes is None and job.frames is None:

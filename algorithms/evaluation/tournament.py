@@ -38,7 +38,6 @@ TOURNAMENT = "tournament.json"
 MATCHES = 100  # of each pair, unless the user says how many
 MAX_ENVS = 16  # half of the rows are one player's: a forward pass for 8 costs little more than for one
 
-
 log = logging.getLogger(__name__)
 
 
@@ -69,23 +68,28 @@ def find_entrants(
     def takes_part(name: str) -> bool:
         return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
-    found: dict[str, Path] = {}
-    for policy, folder in enumerate(folders):
-        if takes_part(name := f"policy_{policy}"):
-            newest = find_checkpoint(folder, kind, best_metric)
-            for warning in newest.warnings:
-                log.warning("%s", warning)
-            found[name] = newest.path
-        found |= {name: path for name, path in _earlier(policy, folder).items() if takes_part(name)}
-    chosen = tuple(name for name in (RANDOM, *scripts) if takes_part(name))
-    everybody = [*(f"policy_{policy}" for policy in range(len(folders))), RANDOM, *scripts]
-    everybody += [name for policy, folder in enumerate(folders) for name in _earlier(policy, folder)]
+    newest = [f"policy_{policy}" for policy in range(len(folders))]
+    earlier = [_earlier(policy, folder) for policy, folder in enumerate(folders)]
+    everybody = [*newest, RANDOM, *scripts, *(name for names in earlier for name in names)]
     for pattern in patterns:
         if not fnmatch.filter(everybody, pattern):
             raise ConfigError(f"tournament_players={pattern!r} fits no player; there are {', '.join(everybody)}")
+    found: dict[str, Path] = {}
+    for name, folder, names in zip(newest, folders, earlier, strict=True):
+        if takes_part(name):
+            found[name] = _newest(folder, kind, best_metric)
+        found |= {name: path for name, path in names.items() if takes_part(name)}
+    chosen = tuple(name for name in (RANDOM, *scripts) if takes_part(name))
     if len(found) + len(chosen) < 2:
         raise ConfigError(f"a tournament needs two players; there are {', '.join(everybody)}")
     return Entrants(found, chosen)
+
+
+def _newest(folder: Path, kind: str, best_metric: str) -> Path:
+    checkpoint = find_checkpoint(folder, kind, best_metric)
+    for warning in checkpoint.warnings:
+        log.warning("%s", warning)
+    return checkpoint.path
 
 
 def _earlier(policy: int, folder: Path) -> dict[str, Path]:

@@ -65,10 +65,10 @@ class SplitRequests:
 
 
 class FrozenRequests:
-    """Counts the splits that wait for the actions of frozen policies, all of which one worker serves."""
+    """The requests for frozen policies, all of which one worker serves, looked at together."""
 
     def __init__(self, arrays: SharedArrays) -> None:
-        """Of all actors."""
+        """Those of all actors."""
         first = arrays.sizes.learning_policies
         self._asked = arrays["asked"]
         self._unasked, self._answered = arrays["unasked"][first:], arrays["answered"][first:]
@@ -82,8 +82,17 @@ class FrozenRequests:
 
     def count(self) -> int:
         """Splits whose request is open."""
-        is_open = self._asked > np.maximum(self._answered, self._unasked)
-        return int(np.count_nonzero(is_open.any(axis=0)))
+        return int(np.count_nonzero(self._are_open().any(axis=0)))
+
+    def asked_policies(self) -> list[int]:
+        """Frozen policies, counted from 0, of which some request is open."""
+        found: list[int] = np.flatnonzero(self._are_open().any(axis=(1, 2))).tolist()
+        return found
+
+    def _are_open(self) -> NDArray[np.bool_]:
+        """[F, A, S]."""
+        are_open: NDArray[np.bool_] = self._asked > np.maximum(self._answered, self._unasked)
+        return are_open
 
     def count_without_block(self) -> int:
         """Splits that have filled all of their blocks, of those counted by `num_splits`."""

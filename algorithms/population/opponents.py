@@ -29,6 +29,11 @@ class PastSelf(NamedTuple):
     frozen: int  # the frozen policy that it plays as
 
     @property
+    def steps(self) -> tuple[int, int]:
+        """Train step and frames, which name its file."""
+        return self.train_step, self.env_frames
+
+    @property
     def name(self) -> str:
         """As tables and files show it."""
         return f"policy_{self.policy}@{self.env_frames}"
@@ -53,7 +58,7 @@ class RecentScore(NamedTuple):
 def win_rate(by_seat: Mapping[int, RecentScore]) -> float:
     """Expected score of a match in a random seat, by what was seen in each; 0.5 where nothing was.
 
-    Of hundreds of matches in a row that one draw leads to, all are played in one seat.
+    One draw leads to hundreds of matches in the same seat, so the seats would count by chance.
     """
     return sum(score.win_rate for score in by_seat.values()) / len(by_seat) if by_seat else 0.5
 

@@ -32,9 +32,7 @@ from appo.algorithms.messages import (
     Report,
     SaveCheckpoint,
     SetHyperparameters,
-    SetOpponent,
-    SetOpponentShares,
-    SetRewardShaping,
+    Setting,
 )
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
@@ -146,7 +144,7 @@ class SerialWorkerPool:
                     self._learners[command.policy].set_hyperparameters(command)
                 case AdoptPolicy():
                     self._learners[command.policy].adopt_policy(command)
-                case SetRewardShaping() | SetOpponent() | SetOpponentShares():
+                case _ if isinstance(command, Setting):
                     write_setting(self._arrays, command)
                 case ReplaceWorkers():
                     pass  # there is one process, which is not blocked by another

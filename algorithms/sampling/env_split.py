@@ -210,15 +210,15 @@ class EnvSplit:
 
     @property
     def random_state(self) -> dict[str, Any]:
-        """Where the choice of players, and random players, stand, as plain values."""
-        scripted = None if self._matches is None else self._matches.scripted
-        return {"players": self.assignment.random_state, "scripts": None if scripted is None else scripted.random_state}
+        """Where the random numbers of matchmaking and of scripts stand, as plain values."""
+        scripts = None if self._matches is None else self._matches.random_state
+        return {"players": self.assignment.random_state, "scripts": scripts}
 
     @random_state.setter
     def random_state(self, state: dict[str, Any]) -> None:
         self.assignment.random_state = state["players"]
-        if self._matches is not None and self._matches.scripted is not None and state["scripts"] is not None:
-            self._matches.scripted.random_state = state["scripts"]
+        if self._matches is not None:
+            self._matches.random_state = state["scripts"]
 
     def _change_players(self, policies: NDArray[np.int32], *, is_in_rollout: bool) -> None:
         """Episodes have begun. The observation after a rollout belongs to the next one, too."""

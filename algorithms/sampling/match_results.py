@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +77,14 @@ class SplitMatches:
         self._finished: list[MatchFinished] = []
 
     @property
-    def scripted(self) -> ScriptedSeats | None:
-        """Scripts of these environments."""
-        return self._scripted
+    def random_state(self) -> dict[str, Any] | None:
+        """Where the random numbers of scripts stand, as plain values; None: nothing is drawn."""
+        return None if self._scripted is None else self._scripted.random_state
+
+    @random_state.setter
+    def random_state(self, state: dict[str, Any] | None) -> None:
+        if self._scripted is not None and state is not None:
+            self._scripted.random_state = state
 
     def begin(self, indices: Iterable[int], players: NDArray[np.int32], *, is_whole: bool = True) -> None:
         """Begin matches of some environments; `players` [E] of all."""

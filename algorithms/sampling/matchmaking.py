@@ -183,7 +183,7 @@ class MatchAssignment:
         if self._opponents is not None:
             for index in np.flatnonzero(self._rng.random(num_envs) < self._opponents.share).tolist():
                 self._give_away(seats[index], self._opponents)
-            # Seats that are not all alike may belong to those who have them.
+            # With a map of agents and policies, seats are not exchanged: each belongs to the policy of its agent.
             self._mirrors[envs] = (seats >= self._opponents.first).any(axis=1) & (not self._draws.seats)
         return seats
 

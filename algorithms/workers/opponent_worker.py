@@ -7,7 +7,6 @@ import time
 import torch
 
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.memory.request_table import FrozenRequests
 from appo.algorithms.workers.jobs import OpponentJob
 from appo.algorithms.workers.opponents_core import OpponentsCore
 from appo.algorithms.workers.policy_worker import DynamicBatcher, wait_for_batch
@@ -32,15 +31,15 @@ class OpponentWorker(Worker):
         torch.set_num_threads(max(1, self.start.placement.threads))
         keep_freed_memory()
         self._core = OpponentsCore(self.arrays, self.job, self.counters, self.start.generation)
-        self._requests = FrozenRequests(self.arrays)
-        self._batcher = DynamicBatcher(self._requests)
+        self._batcher = DynamicBatcher(self._core.requests)
         self._next_look = 0.0
 
     def step(self) -> None:
         """Answer everything that waits."""
-        if not self._requests.count():
+        requests = self._core.requests
+        if not requests.count():
             self.bells.own.wait(LONGEST_SLEEP_S)
-        wait_for_batch(self._requests, self._batcher, self.bells.own)
+        wait_for_batch(requests, self._batcher, self.bells.own)
         self.counters.lap(Timer.OPPONENT_WAIT)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_EVERY_S

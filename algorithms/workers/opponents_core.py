@@ -1,6 +1,6 @@
 """The opponent worker's core, without a process: acts for all frozen policies, each with the weights of a past self.
 
-Which past self a frozen policy is, the driver says in a shared array; its weights lie in the checkpoints of kind
+The driver writes into a shared array which past self each frozen policy is; the weights lie in the checkpoints of kind
 "opponent". They are read when the driver names another one, between two answers. Until then no match is drawn with it.
 A match that is under way when its past self is replaced is played to its end by the next one, and does not count.
 """
@@ -17,7 +17,7 @@ from appo.algorithms import checkpoints
 from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.memory.request_table import PolicyRequests, Slabs
+from appo.algorithms.memory.request_table import FrozenRequests, PolicyRequests, Slabs
 from appo.algorithms.memory.weights import PublishedVersion
 from appo.algorithms.messages import OpponentFailed
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
@@ -95,6 +95,7 @@ class OpponentsCore:
             PastSelfWeights(arrays["opponents"][frozen], job.checkpoint_dirs[frozen // per_policy], reader, flat)
             for frozen in range(sizes.frozen_policies)
         ]
+        self.requests = FrozenRequests(arrays)
         self._requests = [PolicyRequests(arrays, self._first + frozen, 0, 1) for frozen in range(sizes.frozen_policies)]
         self._servers: dict[int, tuple[PolicyCore, StateReplay]] = {}
 
@@ -119,10 +120,9 @@ class OpponentsCore:
     def answer(self) -> set[int]:
         """Answer all that waits; the actors that asked."""
         actors: set[int] = set()
-        for frozen, requests in enumerate(self._requests):
+        for frozen in self.requests.asked_policies():
+            requests = self._requests[frozen]
             slabs = requests.open()
-            if not len(slabs):
-                continue
             actors.update(slabs.actor.tolist())
             if not self._has_rows(frozen, slabs):
                 requests.answer(slabs)  # the first request of a split is for all

@@ -27,9 +27,7 @@ from appo.algorithms.messages import (
     Ready,
     ReplaceWorkers,
     Report,
-    SetOpponent,
-    SetOpponentShares,
-    SetRewardShaping,
+    Setting,
     WorkerLost,
     WorkerQuarantined,
     WorkerReady,
@@ -141,7 +139,7 @@ class Supervisor:
             match command:
                 case ReplaceWorkers():
                     self._replace_workers(command)
-                case SetRewardShaping() | SetOpponent() | SetOpponentShares():
+                case _ if isinstance(command, Setting):
                     write_setting(self._arrays, command)
                 case _:
                     self.send(WorkerId(LEARNER, command.policy, 0), command)

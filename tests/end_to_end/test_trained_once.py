@@ -142,6 +142,16 @@ def test_each_decision_is_learned_from_once(start, counting, options):
     assert not_learned(counting) == 0
 
 
+def test_decisions_of_past_selves_are_not_learned_from_and_all_others_once(start, counting):
+    """One of three seats is theirs in each match once they are loaded."""
+    options = ["--self_play=True", "--self_play_share=1", "--self_play_save_every=4000", "--self_play_anchors="]
+    run = start(*SMALL, *OPTIONS, *options, "--train_for_env_steps=30000", env="counting.env:Match")
+    assert run.end() == 0, run.output
+    assert learned_more_than_once(counting) == 0
+    learned, made = (len(numbers_in(counting / name)) for name in ("learned", "decisions"))
+    assert 0.6 < learned / made < 0.75
+
+
 @pytest.mark.parametrize(
     "policies", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
 )

@@ -18,7 +18,7 @@ import vizdoom
 
 from appo.envs.adapters import step_arrays
 from appo.envs.api import AgentRewardShaping, EnvContext, RewardShaping
-from appo.envs.families.doom import FAMILY, DoomOptions
+from appo.envs.families.doom import DoomOptions
 from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
 from appo.envs.simulators import doom_match
@@ -28,29 +28,12 @@ from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.wrappers import find_ability
 from appo.utils.options import ConfigError
 from benchmarks.faults import run_watch
+from tests.envs.doom_cases import make
 
 WAITS = (0, 0, 0, 0, 0, 0, 0)
 WALKS = (1, 0, 0, 0, 0, 0, 0)  # into the pool in the middle of ViZDoom's duel, which kills
 TURNS = (0, 0, 0, 0, 0, 0, 6)
 SHOOTS = (0, 0, 0, 1, 0, 0, 0)
-
-
-def make(name, render_mode=None, **options):
-    return FAMILY.make(name, DoomOptions(**options), EnvContext(render_mode=render_mode))
-
-
-@pytest.fixture
-def built():
-    """Builds environments and closes them after the test."""
-    envs = []
-
-    def build(*args, **options):
-        envs.append(make(*args, **options))
-        return envs[-1]
-
-    yield build
-    for env in envs:
-        env.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -281,3 +282,18 @@ def test_options_and_names_are_declared_for_every_kind():
     assert all(FAMILY.defaults(name)["encoder"] for name in NAMES)
     with pytest.raises(ConfigError, match="synthetic_memory"):
         FAMILY.defaults("synthetic_memry")
+
+
+def test_agents_whose_random_numbers_cannot_be_seen_are_started_anew_all_the_same():
+    """As serial runs ask it of each environment; the episode of a seed can be begun once more, later ones cannot."""
+    batch: Any = make_batch_env("synthetic_multi", SyntheticOptions(synthetic_episode_length=2), [EnvContext(seed=3)])
+    out = step_arrays(batch.spec, 1)
+    batch.remember_randomness()
+    batch.reset(out)
+    assert batch.randomness()[0]["seed"] is not None
+    for _ in range(6):
+        batch.step(np.zeros((3, 1), np.float32), out)
+    assert batch.randomness() == [{"seed": None, "generator": None}]
+    batch.restore_randomness(batch.randomness())
+    batch.reset(out)
+    batch.close()

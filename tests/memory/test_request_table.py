@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from appo.algorithms.memory.request_table import PolicyRequests, SplitRequests
+from appo.algorithms.memory.request_table import FrozenRequests, PolicyRequests, SplitRequests
 from tests.memory.memory_cases import shared
 
 
@@ -164,3 +164,20 @@ def test_a_request_to_some_policies_is_open_for_them_alone_and_waits_for_no_othe
             assert not split.is_answered()
             workers[policy].answer(workers[policy].open())
         assert split.is_answered()
+
+
+def test_requests_for_frozen_policies_are_counted_together_by_splits():
+    arrays = shared(policies=2, frozen=3)
+    frozen, first, second = FrozenRequests(arrays), SplitRequests(arrays, 0, 0), SplitRequests(arrays, 1, 2)
+    assert (frozen.count(), frozen.num_splits, frozen.asked_policies()) == (0, 0, [])
+    first.ask(0, 0, np.array([0, 2, 4]))
+    second.ask(0, 0, np.array([1, 4]))
+    assert (frozen.count(), frozen.num_splits, frozen.asked_policies()) == (2, 2, [0, 2])
+    for policy in (2, 4):
+        answering = PolicyRequests(arrays, policy, 0, 1)
+        answering.answer(answering.open())
+    assert (frozen.count(), frozen.num_splits, frozen.asked_policies()) == (0, 2, [])
+    second.ask(0, 1, np.array([0]))
+    assert (frozen.count(), frozen.num_splits) == (0, 1), "its newest request is for none of them"
+    arrays["ready_sequence"][0, 0] = 5
+    assert frozen.count_without_block() == 1

@@ -50,8 +50,8 @@ class Case:
         for policy in range(policies):
             self.restored(policy, (states or {}).get(policy, {}))
 
-    def restored(self, policy, state):
-        self.play.note(PolicyRestored(policy, "file.pth" if state else "", 0, state, float("nan"), [], {}, 0))
+    def restored(self, policy, state, train_step=10_000):
+        self.play.note(PolicyRestored(policy, "file.pth" if state else "", train_step, state, float("nan"), [], {}, 0))
 
     def run(self, frames=0, policy=0):
         """So many frames later: what is asked for; checkpoints are written."""
@@ -118,6 +118,35 @@ def test_a_pool_that_is_full_keeps_the_first_and_the_newest_and_their_files_alon
     assert case.files() == [1000, 3000, 4000]
     assert case.settings()[0] == [SetOpponent(1, 4, 400, 4000)], "in the place of the one that left"
     assert case.play.scalars(0)["self_play/pool"] == 3
+
+
+def test_the_file_of_each_that_leaves_waits_for_checkpoints_of_its_own(tmp_path):
+    case, saved = Case(tmp_path), CheckpointSaved(0, "latest", "somewhere", 1)
+    for _ in range(4):
+        case.run(1000)
+    case.play.state(0)
+    case.play.note(saved)
+    case.run(1000)  # another one leaves, which the checkpoints on disk still name
+    case.play.note(saved)
+    assert case.files() == [1000, 3000, 4000, 5000], "that of the first to leave is gone"
+    again = Case(tmp_path, states={0: case.play.state(0)})
+    for _ in range(3):
+        again.play.note(saved)
+        again.play.state(0)
+    assert len(again.files()) == 3 and again.files() == [past.env_frames for past in again.play._pool()]
+
+
+def test_files_of_a_time_that_the_run_does_not_go_on_from_are_removed(tmp_path):
+    case, saved = Case(tmp_path), CheckpointSaved(0, "latest", "somewhere", 1)
+    case.run(1000)
+    state = case.play.state(0)
+    case.run(1000)
+    earlier = Case(tmp_path)
+    earlier.restored(0, state, train_step=150)
+    earlier.play.state(0)
+    for _ in range(2):
+        earlier.play.note(saved)
+    assert case.files() == [1000]
 
 
 def test_those_who_win_are_met_more_often(tmp_path):

@@ -38,6 +38,7 @@ from appo.algorithms.run.controllers.context import Controller, ControllerContex
 from appo.algorithms.workers.roster import LEARNER
 
 ASK_AGAIN_S = 30.0
+NOT_ASKED = -1
 _ONLY_DRAWS = 200
 # Shares follow the results this often, and self_play.json.
 FOLLOW_EVERY_S, TELL_EVERY_S = 1.0, 5.0
@@ -55,12 +56,11 @@ class _Side:
 
     def __init__(self) -> None:
         self.pool: list[PastSelf] = []
-        self.next_frames = 0  # of this policy, when it joins the pool again
         self.scores: dict[str, dict[int, RecentScore]] = {}  # by the opponent's name, by the own seat
         self.matches = 0
-        self.unreadable: set[tuple[int, int]] = set()  # train steps and frames of files that are left alone
-        self.has_left = False  # a past self whose file is still there
-        self.saves_without = -1  # checkpoints of the policy since one was asked for that does not name it; -1: none was
+        # Train step and frames of past selves that have left -> checkpoints of the policy that were saved since one was
+        # asked for that does not name them; NOT_ASKED: none was.
+        self.left: dict[tuple[int, int], int] = {}
 
 
 class SelfPlay(Controller):
@@ -75,7 +75,7 @@ class SelfPlay(Controller):
         self._matrix = WinMatrix()
         self._placements: PlacementRatings | None = None  # where more than two meet
         self._number = self._requests = 0
-        self._draws = 0.0  # of all matches; NaN: somebody has won
+        self._matches, self._has_winner = 0, False  # since this start
         self._asked: dict[int, _Asked] = {}  # by policy
         self._names: dict[int, str] = {}  # by number of a past self in the pool
         self._settings: list[Setting] = []  # to be sent
@@ -101,7 +101,7 @@ class SelfPlay(Controller):
                     del self._asked[report.policy]
                     self._join(report.policy, Path(report.path))
             case CheckpointSaved() if report.kind == "latest":
-                self._remove_files_of_the_past(report.policy)
+                self._remove_files(report.policy)
             case OpponentFailed():
                 self._leave(report)
             case PolicyAdopted():
@@ -125,7 +125,7 @@ class SelfPlay(Controller):
         now = time.monotonic()
         for policy, side in enumerate(self._sides):
             frames = self._statistics.env_frames(policy)
-            if policy not in self._asked and frames >= side.next_frames:
+            if policy not in self._asked and frames >= self._next_frames(side):
                 self._requests += 1
                 command = SaveCheckpoint(policy, OPPONENT, frames, {}, self._requests, math.nan, "")
                 self._asked[policy] = _Asked(command, 0.0)
@@ -153,14 +153,15 @@ class SelfPlay(Controller):
             kept = self._kept.get(policy)
             return {} if kept is None else {"self_play": kept}
         side = self._sides[policy]
-        if side.has_left and side.saves_without < 0:
-            side.saves_without = 0
+        for steps, saves in side.left.items():
+            side.left[steps] = max(saves, 0)
         state: dict[str, Any] = {
             "pool": [list(past) for past in side.pool],
             "scores": {
                 name: [[seat, *score] for seat, score in by_seat.items()] for name, by_seat in side.scores.items()
             },
             "matches": side.matches,
+            "left": [list(steps) for steps in side.left],
         }
         if policy == 0:
             state["matrix"] = self._matrix.state()
@@ -220,13 +221,12 @@ class SelfPlay(Controller):
                     by_seat[seat] = by_seat.get(seat, RecentScore()).with_match(score)
 
     def _warn_of_draws(self, finished: MatchFinished) -> None:
-        """Say once that nobody ever wins."""
-        self._draws = self._draws + 1 if len(set(finished.outcomes)) == 1 else math.nan
-        if self._draws == _ONLY_DRAWS:
-            log.warning(
-                "self-play: the first %d matches were all drawn; where agents share one goal, nobody can be beaten",
-                _ONLY_DRAWS,
-            )
+        """Say once that the first matches had no winner."""
+        self._matches += 1
+        self._has_winner |= len(set(finished.outcomes)) > 1
+        if self._matches == _ONLY_DRAWS and not self._has_winner:
+            told = "self-play: the first %d matches were all drawn; where agents share one goal, nobody can be beaten"
+            log.warning(told, _ONLY_DRAWS)
 
     def _named(self, player: int, number: int) -> str | None:
         acting = len(self._sides) + self._sampling.frozen_policies
@@ -244,8 +244,8 @@ class SelfPlay(Controller):
         taken = {past.frozen for past in side.pool if past != leaves}
         new = new._replace(frozen=next(slot for slot in range(policy * size, (policy + 1) * size) if slot not in taken))
         side.pool = [*(past for past in side.pool if past != leaves), new]
-        side.next_frames = env_frames + self._sampling.self_play_save_every
-        side.has_left |= leaves is not None
+        if leaves is not None:
+            side.left[leaves.steps] = NOT_ASKED
         # Results since the policy joined the last time belong to this past self, at the end of that time.
         self._matrix.rename(_name_of(policy), new.name)
         if self._placements is not None:
@@ -262,7 +262,7 @@ class SelfPlay(Controller):
             return
         side, size = self._sides[policy], self._sampling.self_play_pool_size
         pool = [PastSelf(*past) for past in state["pool"]]
-        missing = [past for past in pool if not self._path(past).is_file()]
+        missing = [past for past in pool if not self._path(policy, past.steps).is_file()]
         if missing:
             told = ", ".join(past.name for past in missing)
             log.warning("self-play: the files of %s are gone, so they have left the pool", told)
@@ -270,10 +270,12 @@ class SelfPlay(Controller):
         while (leaves := superfluous(pool, size)) is not None:
             log.info("self-play: %s leaves the pool, which has room for %d", leaves.name, size)
             pool.remove(leaves)
+            side.left[leaves.steps] = NOT_ASKED
         side.pool = [past._replace(frozen=policy * size + place) for place, past in enumerate(pool)]
-        newest = max((past.env_frames for past in pool), default=-self._sampling.self_play_save_every)
-        side.next_frames, side.matches = newest + self._sampling.self_play_save_every, state["matches"]
-        side.has_left = True  # there may be files of a later time than that of this checkpoint
+        side.matches = state["matches"]
+        # With those who joined after this checkpoint, and are of a future that the run does not go on from.
+        later = [n.steps for n in list_named(self._folders[policy], OPPONENT) if n.steps[0] > report.train_step]
+        side.left |= dict.fromkeys([*map(tuple, state["left"]), *later], NOT_ASKED)
         side.scores = {
             name: {seat: RecentScore(*score) for seat, *score in scores} for name, scores in state["scores"].items()
         }
@@ -296,9 +298,14 @@ class SelfPlay(Controller):
         for side in self._sides:
             side.scores = {name: score for name, score in side.scores.items() if name in players}
 
-    def _path(self, past: PastSelf) -> Path:
-        head = {"kind": OPPONENT, "train_step": past.train_step, "env_steps": past.env_frames}
-        return folder_of(self._folders[past.policy], OPPONENT) / file_name(head)
+    def _path(self, policy: int, steps: tuple[int, int]) -> Path:
+        head = {"kind": OPPONENT, "train_step": steps[0], "env_steps": steps[1]}
+        return folder_of(self._folders[policy], OPPONENT) / file_name(head)
+
+    def _next_frames(self, side: _Side) -> int:
+        """Frames of a policy at which it joins the pool again."""
+        newest = max(map(_frames, side.pool), default=None)
+        return 0 if newest is None else newest + self._sampling.self_play_save_every
 
     def _leave(self, report: OpponentFailed) -> None:
         """A past self that cannot be read leaves the pool; its file stays."""
@@ -306,7 +313,6 @@ class SelfPlay(Controller):
             for past in [past for past in side.pool if past.number == report.number]:
                 log.warning("self-play: %s leaves the pool, it cannot be read: %s", past.name, report.reason)
                 side.pool.remove(past)
-                side.unreadable.add((past.train_step, past.env_frames))
                 self._settings.append(SetOpponent(past.frozen, 0, 0, 0))
         self._forget_others()
 
@@ -315,26 +321,18 @@ class SelfPlay(Controller):
         self._matrix.forget(_name_of(policy))
         self._sides[policy].scores = {name: dict(by_seat) for name, by_seat in self._sides[source].scores.items()}
 
-    def _remove_files_of_the_past(self, policy: int) -> None:
-        """Remove the files of past selves that have left, once no checkpoint that a run could go on from needs them.
+    def _remove_files(self, policy: int) -> None:
+        """A checkpoint was saved: remove the files that none needs any more from which a run could go on.
 
-        The first checkpoint that is saved after one was asked for without them may still be an earlier one.
+        The first one that is saved after one was asked for without a past self may still be an earlier one.
         """
         side = self._sides[policy]
-        if side.saves_without < 0:
-            return
-        side.saves_without += 1
-        if side.saves_without >= 2:
-            side.has_left, side.saves_without = False, -1
-            self._remove_files(policy)
-
-    def _remove_files(self, policy: int) -> None:
-        side = self._sides[policy]
-        kept = side.unreadable | {(past.train_step, past.env_frames) for past in side.pool}
-        for named in list_named(self._folders[policy], OPPONENT):
-            if named.steps not in kept:
+        side.left = {steps: saves + (saves >= 0) for steps, saves in side.left.items()}
+        for steps in [steps for steps, saves in side.left.items() if saves >= 2]:
+            del side.left[steps]
+            if steps not in {past.steps for past in side.pool}:
                 with contextlib.suppress(OSError):  # costs only space
-                    named.path.unlink()
+                    self._path(policy, steps).unlink()
 
     def _shares(self, policy: int) -> list[float]:
         """How often a policy meets each frozen policy and each anchor, where it may meet either."""
