@@ -174,7 +174,7 @@ class Tournament:
         return True
 
     def ratings(self) -> dict[str, float]:
-        """Elo ratings, fitted to all matches; that of the random player is 0, or the mean where it takes no part."""
+        """Elo ratings, fitted to all matches; that of the random player is 0, or the mean where it has not played."""
         return elo_ratings(self.matrix, self.players, RANDOM)
 
     def content(self) -> dict[str, Any]:
@@ -198,10 +198,10 @@ class Tournament:
             book.note(stats.ended_rows, finished)
             begun = np.flatnonzero(arrays.is_first.reshape(-1, agents).all(axis=1)).tolist()
             for index in begun:
-                match = book.end(index)
+                match = book.end(index)  # None: one player took no part, which counts for neither
                 if match is not None and left[index] > 0:
                     self.matrix.add_match([self.players[player] for player in match.players], match.outcomes)
-                    left[index] -= 1
+                left[index] -= left[index] > 0
                 seats[index] = one + other - seats[index]
             self._begin(book, begun, seats)
         return True

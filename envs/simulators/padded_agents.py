@@ -40,9 +40,8 @@ class PaddedAgents:
         self.env = env
         self.possible_agents = list(env.possible_agents)
         self.metadata, self.render_mode = env.metadata, getattr(env, "render_mode", None)
-        self._seen = {agent: env.observation_space(agent) for agent in self.possible_agents}
         self._acted = {agent: env.action_space(agent) for agent in self.possible_agents}
-        self._observation_space = _longest(list(self._seen.values()))
+        self._observation_space = _longest([env.observation_space(agent) for agent in self.possible_agents])
         actions = list(self._acted.values())
         self._has_choices = isinstance(actions[0], spaces.Discrete)
         self.action_mask_in_info = self._has_choices

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+from gymnasium import spaces
 
 import enjoy_appo
 from appo.algorithms import checkpoints
-from appo.algorithms.evaluation.tournament import find_entrants
+from appo.algorithms.evaluation.tournament import Tournament, find_entrants
+from appo.envs.api import EnvContext
+from appo.envs.registry import make_batch_env, register_env
 from appo.utils.options import ConfigError
 
 GAME = "pettingzoo_classic_tictactoe_v3"
@@ -75,6 +78,43 @@ def test_patterns_say_who_takes_part(played):
         find_entrants(folders, "latest", "", [], "policy_0,policy_9")
     with pytest.raises(ConfigError, match="needs two players"):
         find_entrants(folders, "latest", "", [], "random")
+
+
+class Alone:
+    """A game of one step, in which the second agent never takes part."""
+
+    scripted_players = ("sleeps",)
+
+    def __init__(self):
+        self.possible_agents, self.agents = ["left", "right"], []
+
+    def scripted_action(self, name, agent):
+        return 0
+
+    def observation_space(self, agent):
+        return spaces.Discrete(2)
+
+    action_space = observation_space
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["left"]
+        return {"left": 0}, {"left": {}}
+
+    def step(self, actions):
+        self.agents = []
+        return {"left": 0}, {"left": 1.0}, {"left": True}, {"left": False}, {"left": {}}
+
+    def close(self):
+        pass
+
+
+def test_matches_in_which_one_player_takes_no_part_end_and_count_for_neither():
+    register_env("alone", Alone)
+    batch = make_batch_env("alone", None, [EnvContext(seed=1), EnvContext(seed=2, env_id=1)])
+    tournament, steps = Tournament(batch, {}, ("random", "sleeps"), seed=1), iter(range(100))
+    assert tournament.play(5, after_step=lambda: next(steps) < 50)
+    assert tournament.matrix.state() == []
+    batch.close()
 
 
 @pytest.mark.parametrize(
