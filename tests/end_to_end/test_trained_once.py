@@ -149,7 +149,7 @@ def test_decisions_of_past_selves_are_not_learned_from_and_all_others_once(start
     assert run.end() == 0, run.output
     assert learned_more_than_once(counting) == 0
     learned, made = (len(numbers_in(counting / name)) for name in ("learned", "decisions"))
-    assert 0.6 < learned / made < 0.75
+    assert 0.6 < learned / made < 0.9, "until they are loaded, all three seats are learned from"
 
 
 @pytest.mark.parametrize(
