@@ -136,10 +136,10 @@ def move_to_cores(cores: Iterable[int]) -> None:
                     os.sched_setaffinity(thread.id, wanted)
 
 
-def usable_cores() -> list[int]:
-    """The cores that this process may use."""
+def usable_cores(pid: int = 0) -> list[int]:
+    """The cores that a process may use; 0: this one."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
+        return sorted(os.sched_getaffinity(pid))
     return list(range(os.cpu_count() or 1))
 
 
@@ -252,6 +252,17 @@ def exit_code_of_child(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def describe_exit(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None:
+        return "did not end"
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = " (kill -9, or the system ran out of memory)" if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
 
 
 def reap_orphans(known: set[int]) -> None:

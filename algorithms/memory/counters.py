@@ -43,6 +43,8 @@ class Timer(enum.IntEnum):
     OPPONENT_SCATTER = 16
     OPPONENT_WAIT = 17
     OPPONENT_ADOPT = 18
+    EVALUATION_PLAY = 19
+    EVALUATION_WAIT = 20
 
 
 class EventCounter(enum.IntEnum):
@@ -63,6 +65,7 @@ class EventCounter(enum.IntEnum):
     OPPONENT_BATCHES = 12
     OPPONENT_ROWS = 13
     OPPONENT_ADOPTIONS = 14
+    EVALUATIONS = 15
 
 
 assert len(Timer) <= NUM_TIMERS and len(EventCounter) <= NUM_EVENT_COUNTERS

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from appo.algorithms.memory.segment import Segment, aligned
 from appo.algorithms.specs import ActionSpec, TensorSpec
+from appo.utils.segment import Segment, aligned
 
 OBSERVATION = "obs/"  # prefix of the arrays that hold observations
 NUM_TIMERS = 24

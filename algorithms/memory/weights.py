@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from appo.algorithms.memory.segment import Segment, aligned
 from appo.utils.failpoints import failpoint
+from appo.utils.segment import Segment, aligned
 
 _HEADER = 64
 _PUBLISHED, _WRITING, _BYTES = 0, 1, 2  # int64 cells of the header

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from appo.algorithms.memory.collate import BatchAssembler, Staging
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
-from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.release_pacer import ReleasePacer
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S
+from appo.utils.doorbells import Doorbell
 
 
 class BatchPrefetcher:

@@ -12,10 +12,10 @@ from appo.algorithms.memory.request_table import PolicyRequests
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.core_sharing import CoreSharing
-from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import PolicyJob
 from appo.algorithms.workers.policy_core import PolicyCore, StateReplay
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from appo.utils.doorbells import Doorbell
 from appo.utils.processes import keep_freed_memory
 
 # How long the first request may wait for others to join its batch. Longer than it takes all splits of an awake actor to

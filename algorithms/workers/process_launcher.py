@@ -11,7 +11,6 @@ import importlib
 import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -224,7 +223,7 @@ class ProcessLauncher:
             result, refusal, failure = receiver.recv()
         except EOFError:
             child.join(1.0)
-            raise RunFailed(f"{name} {describe_exit(child.exitcode)}") from None
+            raise RunFailed(f"{name} {processes.describe_exit(child.exitcode)}") from None
         finally:
             child.kill()
             child.join(1.0)
@@ -342,17 +341,6 @@ def _run_once(sender: Any, home: _Home, function: Callable[..., Any] | str, argu
     sender.send((result, refusal, failure))
     sender.close()
     os._exit(0)
-
-
-def describe_exit(code: int | None) -> str:
-    """An exit code in words."""
-    if code is None:
-        return "did not end"
-    if code >= 0:
-        return f"ended by itself with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    hint = " (kill -9, or the system ran out of memory)" if code == -signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
 
 
 @contextlib.contextmanager

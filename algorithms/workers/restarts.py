@@ -57,8 +57,21 @@ class RestartPolicy:
         self._in_a_row: dict[str, int] = {}
         self.quarantined: set[str] = set()
 
-    def judge(self, name: str, loss: Loss, *, can_be_spared: bool) -> Decision:
-        """What follows when worker `name` was lost."""
+    def judge(self, name: str, loss: Loss, *, can_be_spared: bool, is_optional: bool = False) -> Decision:
+        """What follows when worker `name` was lost.
+
+        Args:
+            name: of the worker.
+            loss: how.
+            can_be_spared: the run goes on without it, while enough of its kind are left.
+            is_optional: the run goes on without it.
+        """
+        decision = self._judge(name, loss, can_be_spared=can_be_spared)
+        if is_optional and decision.verdict is Verdict.END:
+            return Decision(Verdict.QUARANTINE, reason=decision.reason or "it fails in the same way each time")
+        return decision
+
+    def _judge(self, name: str, loss: Loss, *, can_be_spared: bool) -> Decision:
         limits = self.limits
         failures = self._in_a_row[name] = 1 if loss.has_worked else self._in_a_row.get(name, 0) + 1
         if not loss.retryable or limits.failures_in_a_row == 0:

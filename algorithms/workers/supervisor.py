@@ -37,7 +37,7 @@ from appo.algorithms.messages import (
 from appo.algorithms.workers import channels
 from appo.algorithms.workers.awake_clock import AwakeClock
 from appo.algorithms.workers.channels import Inbox, Outbox
-from appo.algorithms.workers.process_launcher import TORCH_KEPT_S, ProcessLauncher, RunFailed, describe_exit
+from appo.algorithms.workers.process_launcher import TORCH_KEPT_S, ProcessLauncher, RunFailed
 from appo.algorithms.workers.queue_memory import make_queues
 from appo.algorithms.workers.restarts import Loss, RestartLimits, RestartPolicy, Verdict
 from appo.algorithms.workers.roster import ACTOR, LEARNER, WorkerId
@@ -309,14 +309,17 @@ class Supervisor:
         """
         worker_spec, now = worker.spec, time.monotonic()
         phase, failure = self._phase(worker), worker.failure
-        what = worker.kill_reason or describe_exit(worker.exit_code)
+        what = worker.kill_reason or processes.describe_exit(worker.exit_code)
         self._clear_up_behind(worker)
         in_setup = failure.phase == "setup" if failure else phase in (Phase.NOT_STARTED, Phase.SETUP, Phase.RESET)
         # A kill comes from outside; an exception of its own comes again, unless the worker had lived for a while.
         work_counts = failure is None or now - worker.started_at > LONG_LIFE_S
         has_worked = work_counts and self._did(worker, worker_spec.kind.worth_a_restart)
         loss = Loss(in_setup, failure is not None, failure is None or failure.retryable, has_worked)
-        decision = self.restarts.judge(worker_spec.name, loss, can_be_spared=worker_spec.kind.can_be_spared)
+        kind = worker_spec.kind
+        decision = self.restarts.judge(
+            worker_spec.name, loss, can_be_spared=kind.can_be_spared, is_optional=kind.is_optional
+        )
         cause = _last_line(failure.traceback) if failure else what
         self._undelivered.append(
             WorkerLost(

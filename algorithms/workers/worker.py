@@ -19,15 +19,15 @@ import faster_fifo
 
 from appo.algorithms.memory.counters import EventCounter, Phase, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays, Sizes
-from appo.algorithms.memory.segment import Segment
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.messages import Failed, Ready, Report
 from appo.algorithms.workers.channels import Gate, Inbox, Outbox
-from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
 from appo.algorithms.workers.placement import Placement
 from appo.algorithms.workers.roster import ACTOR, KINDS, Roster, WorkerId
 from appo.utils import processes
+from appo.utils.doorbells import DescriptorParcel, Doorbell, SharedDescriptor
 from appo.utils.files import cut_text
+from appo.utils.segment import Segment
 from appo.utils.signals import leave_to_main_process
 
 # How long a worker may sleep through a bell that was missed, for whatever reason, or a request to stop.

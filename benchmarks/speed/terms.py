@@ -31,7 +31,6 @@ from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.sampling.env_split import EnvSplit
 from appo.algorithms.workers.actor_worker import build_split
-from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob, LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore
 from appo.algorithms.workers.policy_core import PolicyCore
@@ -40,6 +39,7 @@ from appo.envs.adapters import step_arrays
 from appo.envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from appo.envs.registry import make_batch_env, resolve
 from appo.envs.spaces import random_actions
+from appo.utils.doorbells import Doorbell
 from appo.utils.processes import keep_freed_memory, limit_native_threads, pin_to_cores, usable_cores
 
 _SEEDS = Seeds(1, 0)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from appo.algorithms.memory.weights import WeightsBuffer
-from appo.algorithms.workers.doorbells import SharedDescriptor
 from appo.algorithms.workers.worker import SharedMemoryHandle
+from appo.utils.doorbells import SharedDescriptor
 
 
 def add_one_everywhere(handle: SharedMemoryHandle, pipe: Any) -> None:

@@ -71,5 +71,5 @@ def test_a_clock_that_starts_anew_forgets_the_time_before_and_counts_no_event_aw
 
 def test_every_timer_belongs_to_a_kind_of_process_and_has_a_cell():
     arrays = shared()
-    assert {timer.name.split("_")[0] for timer in Timer} == {"ACTOR", "POLICY", "OPPONENT", "LEARNER"}
+    assert {timer.name.split("_")[0] for timer in Timer} == {"ACTOR", "POLICY", "OPPONENT", "LEARNER", "EVALUATION"}
     assert max(Timer) < arrays["timers"].shape[1] and max(EventCounter) < arrays["event_counts"].shape[1]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from appo.algorithms.memory.layout import AnswerColumns, ArraySpec, SharedArrays, all_arrays, block_arrays, total_bytes
-from appo.algorithms.memory.segment import ALIGNMENT, Segment
 from appo.algorithms.specs import ActionSpec, TensorSpec
 from appo.envs.api import ActionLeaf
+from appo.utils.segment import ALIGNMENT, Segment
 from tests.memory.memory_cases import ACTIONS, shared, small_sizes
 
 ODD_SIZES = [

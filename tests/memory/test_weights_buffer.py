@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appo.algorithms.memory.weights import PublishedVersion, WeightsBuffer
-from appo.algorithms.workers.doorbells import SharedDescriptor
+from appo.utils.doorbells import SharedDescriptor
 from tests.memory.memory_cases import open_descriptors
 from tests.memory.memory_processes import publish_for_a_while
 

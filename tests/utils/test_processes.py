@@ -336,3 +336,18 @@ def test_a_process_prints_whatever_became_of_its_streams(redirection, tmp_path):
     assert done.stderr.replace("complained\n", "") == ""
     if not redirection:
         assert (done.stdout, done.stderr) == ("said \\udcff\n", "complained\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended by itself with exit code 0"),
+        (3, "ended by itself with exit code 3"),
+        (-9, "was killed by SIGKILL (kill -9, or the system ran out of memory)"),
+        (-11, "was killed by SIGSEGV"),
+        (-250, "was killed by signal 250"),
+        (None, "did not end"),
+    ],
+)
+def test_an_exit_code_is_put_into_words(code, words):
+    assert processes.describe_exit(code) == words

@@ -10,8 +10,8 @@ from appo.algorithms.memory.blocks import SplitBlocks, block_states
 from appo.algorithms.memory.collate import BatchAssembler, allocate_staging
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
-from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.release_pacer import ReleasePacer
+from appo.utils.doorbells import Doorbell
 from tests.memory.memory_cases import shared
 
 WIDTH = 10  # columns of two blocks

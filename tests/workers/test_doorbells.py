@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell
+from appo.utils.doorbells import DescriptorParcel, Doorbell
 from tests.memory.memory_cases import open_descriptors
 from tests.workers.worker_processes import ring_often, wait_and_tell
 

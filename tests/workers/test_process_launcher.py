@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.workers import process_launcher
-from appo.algorithms.workers.process_launcher import RunFailed, TimeLimit, describe_exit
+from appo.algorithms.workers.process_launcher import RunFailed, TimeLimit
 from appo.utils.options import ConfigError
 from tests.workers import worker_processes
 from tests.workers.conftest import PATIENCE_S, is_alive
@@ -173,21 +173,6 @@ def test_helpers_are_known_and_alive(launcher):
     assert launcher.process_group in launcher.pids and len(launcher.pids) == 3
     assert all(is_alive(pid) for pid in launcher.pids)
     assert os.getpgid(launcher.process_group) == launcher.process_group
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "ended by itself with exit code 0"),
-        (3, "ended by itself with exit code 3"),
-        (-9, "was killed by SIGKILL (kill -9, or the system ran out of memory)"),
-        (-11, "was killed by SIGSEGV"),
-        (-250, "was killed by signal 250"),
-        (None, "did not end"),
-    ],
-)
-def test_an_exit_code_is_put_into_words(code, words):
-    assert describe_exit(code) == words
 
 
 # A driver whose processes may use torch; it prints what they found.

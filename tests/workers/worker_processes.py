@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from appo.algorithms.workers.doorbells import DescriptorParcel, Doorbell
+from appo.utils.doorbells import DescriptorParcel, Doorbell
 from appo.utils.options import ConfigError
 
 

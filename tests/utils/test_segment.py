@@ -9,9 +9,9 @@ import tempfile
 import pytest
 
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.memory.segment import Segment, aligned
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.workers.worker import SharedMemoryHandle
+from appo.utils.segment import Segment, aligned
 from tests.memory.memory_cases import mapped_files_with_a_name, open_descriptors, shared, small_sizes
 from tests.memory.memory_processes import add_one_everywhere
 
