@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appo.envs.api import (
     ACTION_MASK,
@@ -41,6 +42,13 @@ class Target(NamedTuple):
     views: list[np.ndarray]  # of the observations, as `ObservationLayout.views` gives them
     out: StepArrays
     infos: dict[int, dict[str, Any]]  # row -> info, for the caller of `BatchEnv.step`
+    finals: list[np.ndarray] | None = None  # views of the final observations, for a caller that wants them apart
+
+
+def target_of(layout: ObservationLayout, out: StepArrays) -> Target:
+    """Where the rows of a step go."""
+    finals = None if out.final_observations is None else layout.views(out.final_observations)
+    return Target(layout.views(out.observations), out, {}, finals)
 
 
 def first_seed(context: EnvContext) -> int | None:
@@ -78,6 +86,14 @@ def fill_common_case(out: StepArrays) -> None:
     out.crashed.fill(0)
 
 
+def fill_common_case_of(rows: NDArray[np.int64], out: StepArrays) -> None:
+    """The same for some rows; `fill` is three times as fast for all."""
+    for array in (out.is_first, out.is_last, out.terminated, out.truncated, out.crashed):
+        array[rows] = 0
+    out.active[rows] = 1
+    out.frames[rows] = 1
+
+
 def lose_step(rows: slice, out: StepArrays) -> None:
     """What a step says of rows whose environment failed in it."""
     for array in (out.rewards, out.terminated, out.truncated, out.frames):
@@ -109,10 +125,12 @@ class _OneEnv:
         agents: Sequence[Any] = (),
     ) -> None:
         self.env, self.env_index, self.context = env, env_index, context
+        self.spaces = (observation_space, action_space)
         self._seed = first_seed(context)
         self.latest_start: Target | None = None
         """What the newest episode's first observation was written to, or was to be: tells whether a step began it."""
         self._early: tuple[Any, Any] | None = None  # the first reset, when it was done to look for an action mask
+        self._options: dict[str, Any] | None = None
         self.remembers_randomness = False
         self.randomness: dict[str, Any] = {"seed": self._seed, "generator": None}
         """Where the random numbers stood when the present episode began: its seed, or the state of its generator."""
@@ -138,9 +156,17 @@ class _OneEnv:
             generator = None if seed is not None else self._generator_state()
             self.randomness = {"seed": seed, "generator": generator}
         try:
-            return checked_reset(self.env, seed)
+            options, self._options = self._options, None
+            return checked_reset(self.env, seed, options)
         except FAILURES as error:
             raise failure(self.env_index, "reset", error, self.context) from error
+
+    def prepare_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Say how the next reset is done; without a seed, random numbers go on where they stand."""
+        if seed is not None or options is not None:
+            self._early = None
+            self._options = options
+        self._seed = self._seed if seed is None else seed
 
     def _generator_state(self) -> Any:
         """None: the environment keeps its random numbers to itself, so its episodes cannot be begun once more."""
@@ -164,6 +190,11 @@ class _OneEnv:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def _keep_final(views: list[np.ndarray], finals: list[np.ndarray], row: int) -> None:
+    for view, final in zip(views, finals, strict=True):
+        final[row] = view[row]
 
 
 def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
@@ -204,7 +235,7 @@ class SingleEnvAdapter(_OneEnv):
 
     def step(self, action: Any, row: int, target: Target) -> None:
         """Step once and write the row; one step after a truncation, start the next episode instead."""
-        views, out, _ = target
+        views, out, _, finals = target
         if self.is_between_episodes:
             out.rewards[row] = 0.0
             out.frames[row] = 0
@@ -215,6 +246,8 @@ class SingleEnvAdapter(_OneEnv):
             _read_step(info, row, target)
         if terminated:
             out.terminated[row] = 1
+            if finals is not None:
+                self.layout.write(finals, row, observation)
             self.start(row, target)
             return
         try:
@@ -228,6 +261,11 @@ class SingleEnvAdapter(_OneEnv):
         if info or self._mask_in_info:
             self._read_state(info, row, out)
         if truncated or self.is_to_be_cut:
+            if finals is not None:
+                out.truncated[row] = out.active[row] = 1
+                _keep_final(views, finals, row)
+                self.start(row, target)
+                return
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
 
@@ -305,7 +343,7 @@ class ParallelEnvAdapter(_OneEnv):
             comes_late = is_present and agent in observations and not self._has_ended[i]
             self._enter_or_blank(i, first_row + i, comes_late, (observations, infos), target)
         if not any(self._is_alive):
-            self.is_between_episodes = bool(out.truncated[rows].any())
+            self.is_between_episodes = target.finals is None and bool(out.truncated[rows].any())
             if not self.is_between_episodes:
                 out.active[rows] = 1
                 self.start(first_row, target)
@@ -325,12 +363,17 @@ class ParallelEnvAdapter(_OneEnv):
         is_truncated = not is_terminated and truncations.get(agent, False)
         if is_terminated:
             out.terminated[row] = 1
+            if target.finals is not None and agent in observations:
+                self.layout.write(target.finals, row, observations[agent])
             self._blank(row, target)
         else:
             self.layout.write(target.views, row, observations[agent])
             self._read_state(info, row, out)
         if is_truncated:
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
+            if target.finals is not None:
+                out.is_last[row] = 0
+                _keep_final(target.views, target.finals, row)
         self._has_ended[i] = bool(is_terminated or is_truncated)
         self._is_alive[i] = not self._has_ended[i]
 

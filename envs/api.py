@@ -13,6 +13,11 @@ How an episode ends, seen by the caller of `step`:
 * An environment that was vectorised by its authors with next-step autoreset sets `is_last` after a terminated step
   too, and continues in the same way.
 
+A caller that wants every step to be a transition gives arrays for final observations. Then a truncated step is like a
+terminated one: the last observation is written there, whichever way the episode ended, and the first observation of
+the next episode where observations go. (An environment that was vectorised by its authors still begins the next
+episode one step later: that step has `is_first` = 1 and none of the flags.)
+
 Every end of an episode of a row is seen exactly once as `terminated` or `truncated`, but for episodes that are lost:
 
 * A step in which an environment fails and recovers (`appo.envs.faults`) has no result: all its rows say
@@ -132,6 +137,8 @@ class StepArrays(NamedTuple):
     truncated: np.ndarray  # [E] uint8
     frames: np.ndarray  # [E] int32, simulator frames this step covered; 0 where the action was ignored
     crashed: np.ndarray  # [E] uint8, 1: the step has no result, its environment failed and was started anew
+    final_observations: dict[str, np.ndarray] | None = None
+    """[E, ...] per leaf; written where an episode ends. A mask that comes in infos is not among them."""
 
 
 class Decorrelation(NamedTuple):
@@ -147,6 +154,8 @@ class BatchEnv(Protocol):
     """A batch of agent rows that is reset, stepped and closed together."""
 
     spec: EnvSpec
+    spaces: tuple[Any, Any]
+    """Observation and action space of one agent, as Gymnasium has them."""
     num_envs: int
 
     def reset(self, out: StepArrays) -> None:
@@ -333,3 +342,25 @@ class TrainingProgressListener(Protocol):
 
     def set_training_progress(self, env_frames: int) -> None:
         """How many environment frames the whole run has seen."""
+
+
+@runtime_checkable
+class EnvParameters(Protocol):
+    """Optional: an environment with parameters that are set from outside, for a curriculum or for randomisation."""
+
+    def get_env_params(self) -> dict[str, Any]:
+        """Every parameter, as it is now."""
+
+    def set_env_params(self, params: dict[str, Any]) -> None:
+        """Take new values for some of them, from the next episode on."""
+
+
+@runtime_checkable
+class EnvStatistics(Protocol):
+    """Optional: an environment that counts and measures things of its own."""
+
+    def pop_env_stats(self) -> dict[str, tuple[Any, str]]:
+        """name -> (value, how values of steps and environments are put together), since the last call.
+
+        One of "mean", "last", "sum", "min", "max" and "histogram", whose value is a list of numbers.
+        """

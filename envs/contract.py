@@ -21,14 +21,14 @@ from appo.envs.wrappers import layers
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
 
-def checked_reset(env: Any, seed: Any) -> tuple[Any, dict[Any, Any]]:
+def checked_reset(env: Any, seed: Any, options: dict[str, Any] | None = None) -> tuple[Any, dict[Any, Any]]:
     """Reset an environment: (observation, info).
 
     Raises:
         MisfitError: it takes no seed, or returns something else.
     """
     try:
-        result = env.reset(seed=seed)
+        result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
     except TypeError as error:
         if _accepts_seed(env):
             raise

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -71,9 +71,9 @@ class FaultPolicy:
             beat: called after each environment that was built or reset at the start, and while they are moved apart: a
                 sign of life; False: they are not needed any more.
         """
-        self._max_rebuilds = max_rebuilds
-        self._drops_bad_data = drops_bad_data
-        self._count = count
+        self.max_rebuilds = max_rebuilds
+        self.drops_bad_data = drops_bad_data
+        self.count = count
         self._repairing = repairing
         self.beat = beat
         self._num_failures = 0
@@ -110,13 +110,13 @@ class FaultPolicy:
             EnvError: no recovery is allowed: bad data, other spaces, or too many failures in a row.
         """
         is_bad_data = isinstance(failed, BadEnvDataError)
-        may_recover = self._drops_bad_data if is_bad_data else getattr(failed, "retryable", True)
+        may_recover = self.drops_bad_data if is_bad_data else getattr(failed, "retryable", True)
         if not may_recover:
             raise failed
-        if in_a_row > self._max_rebuilds:
+        if in_a_row > self.max_rebuilds:
             is_last = EnvError(failed.env_index, failed.phase, failed.message, failed.context, in_a_row)
             raise is_last from (failed.__cause__ or failed)
-        self._count(is_bad_data)
+        self.count(is_bad_data)
         self._num_failures += 1
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LOG_EVERY_S
@@ -186,3 +186,31 @@ def _has_choice(out: StepArrays) -> np.ndarray:
 def _without_choice(out: StepArrays) -> np.ndarray:
     """[E] rows in which an agent acts and its mask allows nothing."""
     return ~_has_choice(out) & (out.active == 1) & (out.is_last == 0)
+
+
+class Restarts(NamedTuple):
+    """What happens when a process of environments ends or hangs, and how often."""
+
+    on: Literal["raise", "restart"] = "raise"
+    max_lifetime: int = 10  # of one process; -1: no limit
+    rate: int = 1  # within `per_seconds`; -1: no limit
+    per_seconds: float = 60.0
+
+
+class RestartQuota:
+    """How often one process may still be restarted."""
+
+    def __init__(self, restarts: Restarts) -> None:
+        self._restarts = restarts
+        self._times: list[float] = []
+        self.num_taken = 0
+
+    def take(self, now: float) -> bool:
+        """Use one restart, if there is one left at this time (in seconds)."""
+        on, lifetime, rate, period = self._restarts
+        self._times = [time for time in self._times if time > now - period]
+        is_allowed = on == "restart" and lifetime != self.num_taken and (rate < 0 or len(self._times) < rate)
+        if is_allowed:
+            self.num_taken += 1
+            self._times.append(now)
+        return is_allowed

@@ -102,7 +102,7 @@ def register_env(name: str, factory: Callable[..., Any]) -> None:
         name: what to type.
         factory: gives an environment; called with those fields of `EnvContext` that it names, see `call_factory`.
     """
-    register_env_family(name, _family_of_factory(name, factory))
+    register_env_family(name, factory_family(name, factory))
 
 
 def resolve(name: str) -> ResolvedEnv:
@@ -124,6 +124,37 @@ def resolve(name: str) -> ResolvedEnv:
     if family_name is None or family is None:
         raise unknown_name(name, _known_names())
     return ResolvedEnv(family, family_name, name)
+
+
+def vectorised(env: ResolvedEnv) -> ResolvedEnv:
+    """An environment as the one vectorised environment that Gymnasium knows for its id; see --env_backend=native.
+
+    A factory of the user's decides itself what it builds, and stays as it is.
+
+    Raises:
+        ConfigError: there is no such form.
+    """
+    if ":" in env.name:
+        return env
+    import gymnasium
+
+    spec = gymnasium.registry.get(env.name)
+    if spec is None or spec.vector_entry_point is None:
+        known = sorted(name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None)
+        raise ConfigError(
+            f"env_backend=native: --env={env.name} has no vectorised form that Gymnasium knows by that name, as "
+            f"{', '.join(known[:4])} have; nearest: --env_backend=serial"
+        )
+    return env._replace(family=env.family._replace(make=_make_vectorised))
+
+
+def _make_vectorised(name: str, options: Any, context: EnvContext) -> Any:
+    import gymnasium
+
+    del options  # of wrappers around a single one
+    return gymnasium.make_vec(
+        name, context.vector_size, vectorization_mode="vector_entry_point", **render_arguments(context)
+    )
 
 
 def make_batch_env(
@@ -248,7 +279,8 @@ def _no_defaults(name: str) -> dict[str, Any]:
     return {}
 
 
-def _family_of_factory(name: str, factory: Callable[..., Any]) -> EnvFamily:
+def factory_family(name: str, factory: Callable[..., Any]) -> EnvFamily:
+    """The family of one environment that a factory builds."""
     return EnvFamily(_FromFactory(factory), NoOptions, _no_defaults, (name,))
 
 

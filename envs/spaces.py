@@ -44,13 +44,14 @@ class _Part(NamedTuple):
     dtype: np.dtype[Any]  # that the space declares
     channels_last: bool = False
     offset: Any = None  # what a categorical value counts from; None: zero
+    space_dtype: np.dtype[Any] | None = None  # of the values that the space contains
 
 
 class ObservationLayout:
     """How observations of one space are stored. `write` takes one row or, with a slice, a batch of them."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self._parts = tuple(_parts(space, ()))
+        self._parts = tuple(part._replace(space_dtype=_space_at(space, part.path).dtype) for part in _parts(space, ()))
         self.leaves = tuple(part.leaf for part in self._parts)
         names = [leaf.name for leaf in self.leaves]
         repeated = {name for name in names if names.count(name) > 1}
@@ -86,6 +87,20 @@ class ObservationLayout:
             if not is_known or value.shape != batch + part.native_shape:
                 self.known_dtypes[number] = _fitting(value, part, batch).dtype
             view[rows] = value if part.offset is None else value - part.offset
+
+    def restored(self, arrays: dict[str, np.ndarray]) -> Any:
+        """The arrays [E, ...] by leaf as one batch of the space: nested, with its dtypes and its own axes."""
+        nested: dict[Any, Any] = {}
+        for view, part in zip(self.views(arrays), self._parts, strict=True):
+            value = view if part.offset is None else view + part.offset
+            value = value if value.dtype == part.space_dtype else value.astype(part.space_dtype)
+            if not part.path:
+                return value
+            place = nested
+            for key in part.path[:-1]:
+                place = place.setdefault(key, {})
+            place[part.path[-1]] = value
+        return nested
 
     def check_range(self, observation: Any) -> None:
         """Refuse numbers that are not finite, and categories that do not exist; the observation fits otherwise.
@@ -186,6 +201,12 @@ def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> _Part:
     return _Part(leaf, path, shape, space.dtype, channels_last)
 
 
+def _space_at(space: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        space = space[key]
+    return space
+
+
 def _native_view(array: np.ndarray, part: _Part) -> np.ndarray:
     shape = part.native_shape
     if not part.channels_last:
@@ -247,6 +268,9 @@ class _DiscretePart:
 
     rows = batched
 
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        out[:, self._column] = actions if not self._start else np.asarray(actions) - self._start
+
 
 class _EntriesPart:
     """Several columns of indices -> an integer array, for MultiDiscrete and MultiBinary."""
@@ -263,6 +287,10 @@ class _EntriesPart:
         return indices if self._start is None else indices + self._start
 
     rows = batched
+
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        indices = np.asarray(actions) if self._start is None else np.asarray(actions) - self._start
+        out[:, self._columns] = indices.reshape(len(out), -1)
 
 
 class _ContinuousPart:
@@ -286,6 +314,9 @@ class _ContinuousPart:
 
     rows = batched
 
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        out[:, self._columns] = (np.asarray(actions).reshape(len(out), -1) - self._centre) / self._scale
+
 
 class _TuplePart:
     """Parts side by side -> a tuple of them."""
@@ -300,6 +331,10 @@ class _TuplePart:
     def rows(self, actions: np.ndarray) -> Iterable[tuple[Any, ...]]:
         return zip(*(part.rows(actions) for part in self._parts), strict=True)
 
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        for part, given in zip(self._parts, actions, strict=True):
+            part.store(given, out)
+
 
 class _DictPart:
     """Parts side by side -> a dict of them."""
@@ -313,6 +348,9 @@ class _DictPart:
 
     def rows(self, actions: np.ndarray) -> Iterable[dict[str, Any]]:
         return [dict(zip(self._keys, row, strict=True)) for row in self._tuple.rows(actions)]
+
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        self._tuple.store([actions[key] for key in self._keys], out)
 
 
 class ActionLayout:
@@ -331,6 +369,11 @@ class ActionLayout:
     def batched(self, actions: np.ndarray) -> Any:
         """[E, W] -> all actions in one value of the batched space, as a vectorised environment takes them."""
         return self._root.batched(actions)
+
+    def store(self, actions: Any, out: np.ndarray) -> None:
+        """The opposite of `batched`: write actions of the batched space into [E, W]; beyond their bounds they are
+        clipped when they are used."""
+        self._root.store(actions, out)
 
 
 def _width(leaves: tuple[ActionLeaf, ...]) -> int:

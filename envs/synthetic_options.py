@@ -52,4 +52,9 @@ class SyntheticOptions:
         "hanging: how long the step of the fault takes; unreliable_cartpole: at most, 0.4 of it at least",
         minimum=0.0,
     )
-    synthetic_exit_code: int = option(7, "exit: the code that the process ends with", minimum=0, maximum=255)
+    synthetic_exit_probability: float = option(
+        0.0, "unreliable_cartpole: chance that the process ends in a step", minimum=0.0, maximum=1.0
+    )
+    synthetic_exit_code: int = option(
+        7, "exit, unreliable_cartpole: the code that the process ends with", minimum=0, maximum=255
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from appo.envs.api import AgentRewardShaping, RewardShaping
+from appo.envs.api import AgentRewardShaping, EnvParameters, RewardShaping
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -35,6 +35,23 @@ def shape_rewards(env: Any, weights: list[dict[str, float]]) -> None:
             of_agents.set_agent_reward_shaping(agent, own)
     elif (shaping := find_ability(env, RewardShaping)) is not None:
         shaping.set_reward_shaping(weights[0])
+
+
+def set_env_params(env: Any, params: dict[str, Any]) -> None:
+    """Set parameters of an environment.
+
+    Raises:
+        TypeError: it has none.
+        KeyError: it has no such parameter.
+    """
+    owner = find_ability(env, EnvParameters)
+    if owner is None:
+        raise TypeError(f"{env} has no parameters to be set: it lacks get_env_params and set_env_params")
+    known = owner.get_env_params()
+    unknown = sorted(set(params) - set(known))
+    if unknown:
+        raise KeyError(f"no such parameter: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    owner.set_env_params(params)
 
 
 class SelectObservation(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):

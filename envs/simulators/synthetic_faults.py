@@ -161,7 +161,7 @@ class BadData(_Faulty):
 
 
 class Unreliable(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Raises in some steps and stalls in others, by chance."""
+    """Raises in some steps, stalls in others and ends its process in others, by chance."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], options: SyntheticOptions) -> None:
         super().__init__(env)
@@ -172,6 +172,8 @@ class Unreliable(gymnasium.Wrapper[Any, Any, Any, Any]):
         options, chance = self.options, self.np_random.random()
         if chance < options.synthetic_fault_probability:
             raise RuntimeError("the simulator lost its connection")
+        if chance > 1.0 - options.synthetic_exit_probability:
+            os._exit(options.synthetic_exit_code)
         if chance < options.synthetic_fault_probability + options.synthetic_stall_probability:
             time.sleep(options.synthetic_stall_seconds * self.np_random.uniform(0.4, 1.0))
         return super().step(action)

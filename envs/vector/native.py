@@ -101,6 +101,7 @@ class VectorEnvAdapter:
         if self._contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
             self._seed = [first_seed(context) for context in self._contexts]
         self._early: tuple[Any, dict[str, Any]] | None = None
+        self.spaces = (env.single_observation_space, env.single_action_space)
         self._layout = ObservationLayout(env.single_observation_space)
         self._actions = ActionLayout(env.single_action_space)
         mask_in_info = declares_info_mask(env, self._layout, self._actions)
@@ -216,6 +217,9 @@ class VectorEnvAdapter:
         out.is_first[:] = starts
         out.is_last[:] = self._has_ended
         out.active[self._has_ended] = 1
+        if out.final_observations is not None and self._has_ended.any():
+            for name, array in out.final_observations.items():
+                array[self._has_ended] = out.observations[name][self._has_ended]
         if terminated.any():
             for array in out.observations.values():
                 array[terminated] = 0  # nothing follows from it, so nothing is owed to it either

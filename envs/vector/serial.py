@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appo.envs.adapters import ParallelEnvAdapter, SingleEnvAdapter, Target, failure, fill_common_case, lose_step
+from appo.envs.adapters import (
+    ParallelEnvAdapter,
+    SingleEnvAdapter,
+    Target,
+    failure,
+    fill_common_case,
+    fill_common_case_of,
+    lose_step,
+    target_of,
+)
 from appo.envs.api import (
     ACTION_MASK,
     BadEnvDataError,
@@ -32,7 +41,7 @@ from appo.envs.api import (
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_spec
-from appo.envs.wrappers import find_ability, shape_rewards
+from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -75,6 +84,8 @@ class SerialVecEnv:
         first = self._adapters[0]
         self.num_envs = len(self._adapters)
         self.spec = spec
+        self.spaces = first.spaces
+        """Observation and action space of one agent."""
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
         agents = self.spec.agents_per_env
@@ -84,6 +95,7 @@ class SerialVecEnv:
         self._told: dict[str, Any] = {}  # what environments were told last, for a replacement
         self._reward_weights: dict[int, list[dict[str, float]]] = {}  # the same, of each
         self._scripts: dict[int, list[str]] = {}  # the same
+        self._params: dict[int, dict[str, Any]] = {}  # the same
         self._is_closed = False
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
@@ -99,7 +111,7 @@ class SerialVecEnv:
         """Start new episodes everywhere, see `BatchEnv`."""
         out.is_last.fill(0)
         out.active.fill(1)
-        target = Target(self._layout.views(out.observations), out, {})
+        target = target_of(self._layout, out)
         for index in range(self.num_envs):
             self._start(index, index * self.spec.agents_per_env, target)
             self._beat()
@@ -108,7 +120,7 @@ class SerialVecEnv:
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
         fill_common_case(out)
-        target = Target(self._layout.views(out.observations), out, {})
+        target = target_of(self._layout, out)
         self._num_steps += 1
         self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
@@ -116,6 +128,59 @@ class SerialVecEnv:
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
                 self._check_values(index, index * agents, target)
         return target.infos
+
+    def step_envs(self, indices: Sequence[int], actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
+        """Step some environments once; the rows of the others are left as they are.
+
+        Args:
+            indices: which.
+            actions: [E, W] of all rows, see `BatchEnv`.
+            out: for all rows.
+        """
+        if len(indices) == self.num_envs:
+            return self.step(actions, out)
+        agents = self.spec.agents_per_env
+        fill_common_case_of(self._rows_of_envs(indices), out)
+        target = target_of(self._layout, out)
+        self._num_steps += 1
+        chosen = self._actions.rows(actions[self._rows_of_envs(indices)])
+        if self._takes_groups:
+            rows = list(chosen)
+            chosen = [rows[first : first + agents] for first in range(0, len(rows), agents)]
+        self._step_all(iter(zip([self._slots[index] for index in indices], chosen, strict=True)), target)
+        if self._faults is not None and not self._values.passes(out):
+            for index in sorted({row // agents for row in self._values.bad_rows(out)} & set(indices)):
+                self._check_values(index, index * agents, target)
+        return target.infos
+
+    def reset_envs(
+        self,
+        indices: Sequence[int],
+        out: StepArrays,
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin new episodes in some environments; the rows of the others are left as they are.
+
+        Args:
+            indices: which.
+            out: for all rows.
+            seeds: one for each of them; None: their random numbers go on.
+            options: for each reset.
+        """
+        rows = self._rows_of_envs(indices)
+        fill_common_case_of(rows, out)
+        out.rewards[rows], out.frames[rows], out.is_first[rows] = 0, 0, 1
+        target = target_of(self._layout, out)
+        for place, index in enumerate(indices):
+            if seeds is not None or options is not None:
+                self._adapters[index].prepare_reset(None if seeds is None else seeds[place], options)
+            self._start(index, index * self.spec.agents_per_env, target)
+            self._beat()
+
+    def _rows_of_envs(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        agents = self.spec.agents_per_env
+        return np.asarray((np.asarray(indices)[:, None] * agents + np.arange(agents)).ravel())
 
     def _step_all(self, steps: Iterable[Any], target: Target) -> None:
         """Step every environment that is left in `steps`; recover those that fail."""
@@ -211,6 +276,8 @@ class SerialVecEnv:
             self.shape_rewards(index, self._reward_weights[index])
         if index in self._scripts:
             self.play_scripts(index, self._scripts[index])
+        if index in self._params:
+            set_env_params(adapter.env, self._params[index])
 
     def _find_abilities(self) -> None:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
@@ -324,6 +391,16 @@ class SerialVecEnv:
         adapter = self._adapters[index]
         if isinstance(adapter, ParallelEnvAdapter):
             adapter.play_scripts(scripts)
+
+    def set_env_params(self, index: int, params: dict[str, Any]) -> None:
+        """Set parameters of one environment, see `EnvParameters`; remembered when it is built anew.
+
+        Raises:
+            TypeError: it has none.
+            KeyError: it has no such parameter.
+        """
+        set_env_params(self._adapters[index].env, params)
+        self._params[index] = self._params.get(index, {}) | params
 
     def remember_randomness(self) -> None:
         """See `appo.envs.api.Repeatable`."""

@@ -52,10 +52,10 @@ def play(batch, count):
     rows = []
     for number in range(count + 1):
         out = step_arrays(batch.spec, batch.num_envs)
-        for array in [*out.observations.values(), *out[1:]]:
+        for array in [*out.observations.values(), *out[1:-1]]:
             array.fill(77)
         infos = batch.step(np.zeros((batch.num_envs, 1), np.float32), out) if number else batch.reset(out)
-        arrays = dict(zip(out._fields[1:], out[1:], strict=True)) | out.observations
+        arrays = dict(zip(out._fields[1:-1], out[1:-1], strict=True)) | out.observations
         rows.append({name: array[0].tolist() for name, array in arrays.items()} | {"infos": infos})
     return {name: [row[name] for row in rows] for name in rows[0]}
 

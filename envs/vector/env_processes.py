@@ -1,0 +1,723 @@
+"""Processes that step environments, seen from the one that started them.
+
+Commands and results lie in shared memory (`shared_rows`), a doorbell for each direction wakes who waits. Nothing here
+waits for a process without a limit: it waits for its doorbell, for its messages and for its end alike. So a process
+that was killed is noticed at once, and one that hangs or was stopped when its time is over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import multiprocessing
+import os
+import secrets
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appo.envs.api import EnvContext, EnvSpec
+from appo.envs.faults import RestartQuota, Restarts
+from appo.envs.registry import ResolvedEnv
+from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
+from appo.envs.vector.channel import ParentChannel
+from appo.envs.vector.env_process import ChildFaults, ChildJob, run
+from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
+from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
+from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
+from appo.utils import guardian, processes
+from appo.utils.doorbells import Doorbell, SharedDescriptor
+from appo.utils.options import ConfigError
+from appo.utils.segment import Segment
+from appo.utils.signals import withheld_from_new_processes
+
+# How often limits of time are looked at while nothing happens.
+LOOK_EVERY_S = 0.1
+# After a polite end: until SIGKILL, and for the system to clear up after that.
+TERMINATE_S, KILLED_S = 0.5, 1.0
+# A process that never gets as far as a step is not restarted for ever, whatever the quota says.
+MOST_IN_A_ROW = 10
+# No environment is built anew more often in the life of one process: its seeds never come again.
+ATTEMPTS_PER_PROCESS = 1000
+PRELOAD = ["numpy", "gymnasium", "setproctitle", "threadpoolctl", "appo.envs.vector.env_process"]
+
+log = logging.getLogger(__name__)
+
+_open: weakref.WeakSet[EnvProcesses] = weakref.WeakSet()
+
+
+@dataclass
+class ProcessSettings:
+    """How processes are started and what is done about those that fail."""
+
+    num_workers: int
+    start_method: str = "forkserver"
+    reset_timeout_s: float = 120.0
+    step_timeout_s: float | None = None
+    restarts: Restarts = field(default_factory=Restarts)
+    child_faults: ChildFaults | None = None
+    keeps_final: bool = False
+    own_session: bool = True
+    cores: tuple[int, ...] = ()  # to which processes are pinned in turn; empty: they run where this one does
+    first_core: int = 0  # place among these of the first process
+    single_thread: bool = True
+    count: Callable[[bool], None] = lambda is_bad_data: None  # called for each failure that is survived
+    beat: Callable[[], bool] = lambda: True  # called while waiting; False: nobody needs the result
+
+
+class EnvProcess:
+    """One process, and what is known of it."""
+
+    def __init__(self, worker: int, envs: range, quota: RestartQuota) -> None:
+        self.worker, self.envs, self.quota = worker, envs, quota
+        self.slice = slice(envs.start, envs.stop)
+        self.attempt, self.in_a_row = 0, 0
+        self.done_at_end = -1  # steps that had been done when it last ended
+        self.done_at_look, self.progress_at = -1, 0.0  # steps, and when their number was last seen to grow
+        self.end: tuple[int | None, str] = (None, "has not been started")
+        self.mark = ""
+        self.process: Any = None
+        self.channel: ParentChannel
+        self.own, self.parents = Doorbell(), Doorbell()  # its own, and the one that it rings for us
+        self.pidfd: int | None = None
+        self.poll = select.poll()  # of this process alone
+        self.is_ready = self.has_ended = self.is_closed = False
+        self.failure: Failure | None = None  # as it told before it ended
+        self.deadline = 0.0  # by which it is ready
+        self.waiting: list[bytes] = []  # messages until it is
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return int(self.process.pid or 0)
+
+    def post(self, message: Any) -> None:
+        """Send a message, once the process is ready for it."""
+        import cloudpickle  # what is called or set may be a lambda
+
+        content = cloudpickle.dumps(message)
+        if self.is_ready:
+            self.channel.post(content)
+        else:
+            self.waiting.append(content)
+        self.own.ring()
+
+
+class EnvProcesses(AskedEnvs):
+    """Environments spread over processes, each of which steps its own, in the order of their numbers.
+
+    Not for several threads at a time.
+    """
+
+    def __init__(
+        self,
+        env: ResolvedEnv,
+        options: Any,
+        contexts: Sequence[EnvContext],
+        settings: ProcessSettings,
+        spec: EnvSpec | None = None,
+    ) -> None:
+        """Start every process and wait until all environments are built.
+
+        Args:
+            env: what is built.
+            options: of its family.
+            contexts: of every environment.
+            settings: how.
+            spec: what every environment must exchange; None: what the first does.
+
+        Raises:
+            ConfigError: there are more processes than environments, the machine has no such way to start them, or
+                environments have different spaces.
+            EnvWorkerError: an environment could not be built, or differs from `spec`.
+            EnvWorkerDied, EnvTimeout: a process ended meanwhile, or did not come to an end.
+        """
+        num_envs = len(contexts)
+        if not 1 <= settings.num_workers <= num_envs:
+            raise ConfigError(
+                f"{settings.num_workers} processes for {num_envs} environments; nearest: "
+                f"{min(max(1, settings.num_workers), num_envs)}"
+            )
+        if settings.start_method not in multiprocessing.get_all_start_methods():
+            known = ", ".join(multiprocessing.get_all_start_methods())
+            raise ConfigError(f"start_method={settings.start_method!r} is not known here; there are {known}")
+        super().__init__(num_envs)
+        self.settings = settings
+        self._env, self._options, self._contexts, self._spec = env, options, list(contexts), spec
+        self._segment: Segment | None = None
+        self._token = f"{_guarded_mark()}-{secrets.token_hex(4)}"
+        self._owner = os.getpid()
+        self._is_lost = np.zeros(num_envs, np.bool_)  # of a process that was restarted: begins anew when next asked for
+        self._restarted = np.zeros(num_envs, np.bool_)  # the result is that of a restart
+        self._prepared = np.zeros(num_envs, np.bool_)  # its next reset is told of in a message
+        self._told_resets: dict[int, tuple[int | None, dict[str, Any] | None]] = {}
+        self._next_look = 0.0
+        self._asked_at = np.zeros(num_envs)
+        self._answers: dict[int, Answer | None] = {}  # None: the process has ended
+        self._asked_of: dict[int, EnvProcess] = {}
+        self._remembered: dict[tuple[str, int, str], tuple[Any, ...]] = {}  # for a successor
+        self._request = 0
+        self._full: set[EnvProcess] = set()  # with messages that wait for room
+        self.close_failures: list[str] = []
+        self._report: CloseReport | None = None
+        self._selector = selectors.DefaultSelector()
+        self.workers: list[EnvProcess] = []
+        _open.add(self)
+        try:
+            for worker, envs in enumerate(spread(num_envs, settings.num_workers)):
+                self.workers.append(EnvProcess(worker, envs, RestartQuota(settings.restarts)))
+                self._start(self.workers[-1])
+            while not all(worker.is_ready for worker in self.workers):
+                self.wait(LOOK_EVERY_S)
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _start(self, worker: EnvProcess) -> None:
+        settings = self.settings
+        contexts = [self._contexts[index] for index in worker.envs]
+        contexts = [
+            context._replace(attempt=context.attempt + worker.attempt * ATTEMPTS_PER_PROCESS) for context in contexts
+        ]
+        name = self._env.name.rpartition("/")[2] or "env"
+        worker.mark = f"{self._token}.{worker.worker}.{worker.attempt};"
+        job = ChildJob(
+            env=self._env,
+            options=self._options,
+            contexts=contexts,
+            first=worker.envs.start,
+            worker=worker.worker,
+            num_envs=self.num_envs,
+            num_workers=settings.num_workers,
+            spec=getattr(self, "spec", self._spec),
+            keeps_final=settings.keeps_final,
+            faults=settings.child_faults,
+            title=f"{name}:{name_of(worker.envs)}",
+            mark=worker.mark,
+            parent=0 if settings.start_method == "forkserver" else os.getpid(),
+            remembered=[
+                Ask(0, what, [env - worker.envs.start], arguments)
+                for (what, env, _), arguments in self._remembered.items()
+                if worker.attempt and env in worker.envs
+            ],
+            log_level=logging.getLogger().getEffectiveLevel(),
+            own_session=settings.own_session,
+            cores=self._cores_of(worker),
+            single_thread=settings.single_thread,
+        )
+        near, far = socket.socketpair()
+        worker.channel = ParentChannel(near)
+        worker.is_ready = worker.has_ended = worker.is_closed = False
+        worker.failure = None
+        worker.waiting.clear()
+        context: Any = multiprocessing.get_context(settings.start_method)
+        if settings.start_method == "forkserver":
+            context.set_forkserver_preload(PRELOAD)
+        bells = [[SharedDescriptor(number) for number in bell.descriptors] for bell in (worker.own, worker.parents)]
+        process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
+        try:
+            with _undisturbed():
+                process.start()
+        finally:
+            far.close()
+        worker.process = process
+        worker.deadline = time.monotonic() + settings.reset_timeout_s
+        worker.pidfd = processes.watch(worker.pid)
+        end = worker.process.sentinel if worker.pidfd is None else worker.pidfd
+        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+        self._selector.register(worker.parents.descriptors[0], selectors.EVENT_READ, worker)
+        self._selector.register(end, selectors.EVENT_READ, worker)
+        worker.poll = select.poll()
+        for watched in (worker.channel.fileno(), worker.parents.descriptors[0], end):
+            worker.poll.register(watched, select.POLLIN)
+
+    def _cores_of(self, worker: EnvProcess) -> tuple[int, ...]:
+        cores = self.settings.cores
+        return (cores[(self.settings.first_core + worker.worker) % len(cores)],) if cores else ()
+
+    def ask(self, envs: NDArray[np.int64], command: int) -> None:
+        """See `AskedEnvs`."""
+        self._require_open()
+        rows = self.rows
+        asked_of = self.workers if len(envs) == self.num_envs else self._workers_of(envs)
+        for worker in asked_of:
+            if worker.has_ended:
+                self._raise_end(worker)
+        lost = envs[self._is_lost[envs]]
+        rows.command[envs] = command
+        self._restarted[envs] = False
+        if command == RESET and self._prepared.any():
+            rows.command[envs[self._prepared[envs]]] = RESET_AS_TOLD
+            self._prepared[envs] = False
+        if len(lost):
+            if command == STEP:
+                self._restarted[lost] = True
+                rows.command[lost] = RESET
+            self._is_lost[lost] = False
+        rows.asked[envs] += 1
+        self._pending[envs] = True
+        self._asked_at[envs] = time.monotonic()
+        for worker in asked_of:
+            worker.own.ring()
+
+    def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
+        """See `AskedEnvs`."""
+        self._prepared[envs] = True
+        self._told_resets |= {env: (seed, options) for env, seed in zip(envs, seeds, strict=True)}
+        for worker in self._workers_of(np.asarray(envs)):
+            self._tell_resets(worker, [env for env in envs if env in worker.envs])
+
+    def _tell_resets(self, worker: EnvProcess, envs: list[int]) -> None:
+        for env in envs:
+            seed, options = self._told_resets[env]
+            worker.post(Ask(0, "prepare_reset", [env - worker.envs.start], ([seed], options)))
+
+    def collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
+        """See `AskedEnvs`."""
+        self._pending[envs] = False
+        if self._restarted.any():
+            self._mark_restarted(envs)
+        if not self._failures and not self.rows.outcome[envs].any():
+            return {}
+        for worker in self._workers_of(envs[self.rows.outcome[envs] != 0]):
+            self._receive(worker)
+        infos, failure = self.take_infos(envs), self.take_failure(envs)
+        if failure is not None:
+            raise EnvWorkerError.of(failure, self._worker_of(failure.env_id).worker)
+        return infos
+
+    def wait(self, timeout_s: float | None) -> None:
+        """See `AskedEnvs`."""
+        self._require_open()
+        slice_s = LOOK_EVERY_S if timeout_s is None else min(timeout_s, LOOK_EVERY_S)
+        self._await_room()
+        events = self._selector.select(max(0.0, slice_s))
+        ended: list[EnvProcess] = []
+        for key, _ in events:
+            worker = key.data
+            if key.fileobj is worker.channel:
+                self._receive(worker)
+            elif key.fd == worker.parents.descriptors[0]:
+                worker.parents.wait(0.0)
+            elif worker not in ended:
+                ended.append(worker)
+        for worker in ended:
+            self._end(worker)
+        now = time.monotonic()
+        if not events or now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            if not all(worker.is_ready for worker in self.workers):
+                self.settings.beat()
+            self._look_at_clock()
+
+    def look(self) -> None:
+        """See `AskedEnvs`."""
+        if time.monotonic() >= self._next_look:
+            self.wait(0.0)
+
+    def _await_room(self) -> None:
+        """Be woken when there is room for messages that wait for it."""
+        for worker in self.workers:
+            if worker.process is not None and worker.channel.is_full:
+                self._full.add(worker)
+                self._selector.modify(worker.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, worker)
+        for worker in [worker for worker in self._full if worker.process is None or not worker.channel.is_full]:
+            self._full.discard(worker)
+            if worker.process is not None:
+                self._selector.modify(worker.channel, selectors.EVENT_READ, worker)
+
+    def wait_for_all(self, envs: NDArray[np.int64]) -> None:
+        """See `AskedEnvs`."""
+        # One process after the other: while the first is waited for, the others finish without waking this one.
+        done, asked = self.rows.done, self.rows.asked
+        for worker in self.workers if len(envs) == self.num_envs else self._workers_of(envs):
+            mine: Any = (
+                worker.slice
+                if len(envs) == self.num_envs
+                else envs[(envs >= worker.envs.start) & (envs < worker.envs.stop)]
+            )
+            while (done[mine] < asked[mine]).any():
+                events = worker.poll.poll(LOOK_EVERY_S * 1000.0)
+                if len(events) == 1 and events[0][0] == worker.parents.descriptors[0]:
+                    worker.parents.wait(0.0)
+                else:
+                    self.wait(0.0)
+
+    def request(
+        self,
+        what: str,
+        envs: Sequence[int],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        per_worker: bool = False,
+        extra_s: float = 0.0,
+    ) -> list[Any]:
+        """See `AskedEnvs`."""
+        asked = []
+        for worker in self._workers_of(np.asarray(envs, np.int64)):
+            mine = [(env, given) for env, given in zip(envs, arguments, strict=True) if env in worker.envs]
+            groups = mine[:1] if per_worker else mine
+            for env, given in groups:
+                self._request += 1
+                worker.post(Ask(self._request, what, [env - worker.envs.start], given))
+                self._asked_of[self._request] = worker
+                asked.append((env, self._request))
+        limit_s = self.settings.reset_timeout_s + extra_s
+        deadline = time.monotonic() + limit_s
+        missing = {request for _, request in asked}
+        while missing - self._answers.keys():
+            if time.monotonic() > deadline:
+                late = [env for env, request in asked if request not in self._answers]
+                raise EnvTimeout(late, limit_s, f"{what!r}")
+            self.settings.beat()
+            self.wait(LOOK_EVERY_S)
+        answers = [(env, self._answers.pop(request), self._asked_of.pop(request)) for env, request in asked]
+        for env, found, worker in answers:
+            if found is None:
+                raise EnvWorkerDied([env], worker.worker, None, f"ended before it answered {what!r}")
+            if found.failure is not None:
+                raise EnvWorkerError.of(found.failure, worker.worker)
+        results = {env: found.results[0] for env, found, _ in answers if found is not None}
+        return [results[env] for env in envs if env in results]
+
+    def keep(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
+        """See `AskedEnvs`."""
+        self._remembered[what, env, arguments[0] if what == "batch" else ""] = arguments
+
+    def tell(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
+        """Tell an environment something; nobody waits for an answer, and a failure is raised with its next result."""
+        worker = self._worker_of(env)
+        if not worker.has_ended:
+            worker.post(Ask(0, what, [env - worker.envs.start], arguments))
+
+    def close(self, timeout_s: float = 10.0) -> CloseReport:
+        """End every process: asked to, then with SIGTERM, then with SIGKILL, and all that they have started.
+
+        Takes no longer than `timeout_s` and two seconds. In a forked child nothing happens.
+        """
+        if self._report is not None or os.getpid() != self._owner:
+            return self._report or CloseReport(0, 0, 0, 0.0, [])
+        self._report = CloseReport(0, 0, 0, 0.0, [])
+        _open.discard(self)
+        began = time.monotonic()
+        living = [worker for worker in self.workers if worker.process is not None and not worker.has_ended]
+        closed, terminated = set(), set()
+        try:
+            for worker in living:
+                if worker.is_ready:
+                    worker.post(Close())
+                else:
+                    _signal(worker.pid, signal.SIGTERM)
+            closed = self._await_ends(living, began + timeout_s)
+            for worker in living:
+                if worker.worker in closed and worker.is_ready and not worker.is_closed:
+                    how = processes.describe_exit(worker.process.exitcode)
+                    self.close_failures.append(f"the process of environments {in_words(worker.envs)} {how}")
+            rest = [worker for worker in living if worker.worker not in closed]
+            for worker in rest:
+                _signal(worker.pid, signal.SIGTERM)
+            terminated = self._await_ends(rest, time.monotonic() + TERMINATE_S) if rest else set()
+        finally:
+            killed = [worker for worker in living if worker.worker not in closed | terminated]
+            self._kill(killed)
+            for worker in self.workers:
+                self._release(worker)
+            self._selector.close()
+            if self._segment is not None:
+                self._segment.close()
+        seconds = time.monotonic() - began
+        self._report = CloseReport(len(closed), len(terminated), len(killed), seconds, self.close_failures)
+        return self._report
+
+    def __del__(self) -> None:
+        """Processes do not outlive what would close them."""
+        with contextlib.suppress(Exception):
+            self.close(TERMINATE_S)
+
+    def _await_ends(self, workers: list[EnvProcess], deadline: float) -> set[int]:
+        """Let processes end until then; the numbers of those that have."""
+        left = list(workers)
+        while left:
+            has_ended = {worker: _has_ended(worker) for worker in left}
+            for worker in left:
+                self._receive(worker)  # after the look, so that nothing it said before it ended is missed
+            left = [worker for worker in left if not has_ended[worker]]
+            remaining = deadline - time.monotonic()
+            if not left or remaining <= 0:
+                break
+            time.sleep(min(0.005, remaining))  # what has ended would wake a selector again and again
+        return {worker.worker for worker in workers if worker not in left}
+
+    def _kill(self, workers: list[EnvProcess]) -> None:
+        """Kill processes and whatever they, and those that have ended before, had started."""
+        for worker in workers:
+            _signal(worker.pid, signal.SIGKILL)
+        kill_marked(self._token)
+        for worker in workers:
+            worker.process.join(KILLED_S)
+
+    def _release(self, worker: EnvProcess) -> None:
+        """Give back what belongs to a process that has ended."""
+        self._forget(worker)
+        for bell in (worker.own, worker.parents):
+            bell.close()
+
+    def _forget(self, worker: EnvProcess) -> None:
+        if worker.process is None:
+            return
+        end = worker.process.sentinel if worker.pidfd is None else worker.pidfd
+        for watched in (worker.channel, worker.parents.descriptors[0], end):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(watched)
+        if worker.pidfd is not None:
+            os.close(worker.pidfd)
+        worker.channel.close()
+        worker.process.join(KILLED_S)
+        with contextlib.suppress(ValueError):  # it is still there: nothing more can be done
+            worker.process.close()
+        worker.process = None
+
+    def _receive(self, worker: EnvProcess) -> None:
+        if worker.process is None:
+            return
+        worker.channel.flush()
+        for message in worker.channel.receive():
+            match message:
+                case Ready():
+                    self._begin(worker, message)
+                case Infos():
+                    self._infos |= message.by_row
+                case Fatal():
+                    worker.failure = message.failure
+                case Failed() if not worker.is_ready:
+                    worker.failure = message.failure
+                case Failed() if message.failure.phase == "close":
+                    self.close_failures.append(f"environment {message.failure.env_id}: {message.failure.message}")
+                case Failed():
+                    self._failures[message.failure.env_id] = message.failure
+                case Counted():
+                    self.settings.count(message.is_bad_data)
+                case Answer() if message.request:
+                    self._answers[message.request] = message
+                case Answer() if message.failure is not None:  # to what nobody waits for
+                    self._failures[message.failure.env_id] = message.failure
+                case Closed():
+                    worker.is_closed = True
+
+    def _begin(self, worker: EnvProcess, ready: Ready) -> None:
+        """Share memory with a process whose environments are built, and let it go on where the one before was."""
+        settings = self.settings
+        if self._segment is None:
+            self.spec, self.spaces, self.steps_apart = ready.spec, ready.spaces, ready.steps_apart
+            shape = (self.spec, self.num_envs, settings.num_workers, settings.keeps_final)
+            self._segment = Segment.create(
+                "env-rows", segment_size(*shape)
+            )  # a name without the mark, which this process does not bear
+            self.rows = map_rows(self._segment, *shape)
+        elif ready.spec != self.spec and worker.attempt == 0:
+            raise ConfigError(
+                f"environments {in_words(worker.envs)} have other spaces than environment 0: {ready.spec}; all "
+                f"environments of a batch must have the same: {self.spec}"
+            )
+        worker.channel.give_descriptor(self._segment.descriptor)
+        worker.is_ready = True
+        self._asked_at[worker.slice] = time.monotonic()  # of what a predecessor left undone
+        for content in worker.waiting:
+            worker.channel.post(content)
+        worker.waiting.clear()
+        worker.own.ring()
+
+    def _end(self, worker: EnvProcess) -> None:
+        """A process has ended: restart it, or tell.
+
+        Raises:
+            EnvWorkerDied, EnvWorkerError: it is not restarted.
+        """
+        self._receive(worker)
+        worker.process.join(KILLED_S)
+        code = worker.process.exitcode
+        kill_marked(worker.mark)
+        how = processes.describe_exit(code)
+        envs = worker.slice
+        for request, asked in self._asked_of.items():
+            if asked is worker:
+                self._answers.setdefault(request, None)
+        self._forget(worker)
+        worker.has_ended = True
+        worker.end = (code, how)
+        if self._segment is None or not self._may_restart(worker):
+            self._pending[envs] = False
+            self._raise_end(worker)
+        self.num_restarts += 1
+        self.settings.count(False)
+        log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
+        rows = self.rows
+        unfinished = self._pending[envs] & (rows.done[envs] < rows.asked[envs])
+        self._restarted[envs] |= unfinished & (rows.command[envs] == STEP)
+        as_told = self._prepared[envs] | (unfinished & (rows.command[envs] == RESET_AS_TOLD))
+        rows.command[envs][unfinished & ~as_told] = RESET
+        self._is_lost[envs] = ~unfinished
+        lost = np.flatnonzero(unfinished) + worker.envs.start
+        self.take_infos(lost)  # of steps that nobody will see
+        for env in lost.tolist():
+            self._failures.pop(env, None)
+        worker.attempt += 1
+        self._start(worker)
+        self._tell_resets(worker, (np.flatnonzero(as_told) + worker.envs.start).tolist())
+
+    def _may_restart(self, worker: EnvProcess) -> bool:
+        if worker.failure is not None and not getattr(worker.failure.error, "retryable", True):
+            return False
+        done = int(self.rows.done[worker.slice].sum())
+        worker.in_a_row = worker.in_a_row + 1 if done == worker.done_at_end else 1
+        worker.done_at_end = done
+        return worker.in_a_row <= MOST_IN_A_ROW and worker.quota.take(time.monotonic())
+
+    def _raise_end(self, worker: EnvProcess) -> None:
+        if worker.failure is not None:
+            raise EnvWorkerError.of(worker.failure, worker.worker)
+        code, how = worker.end
+        raise EnvWorkerDied(list(worker.envs), worker.worker, code, how)
+
+    def _mark_restarted(self, envs: NDArray[np.int64]) -> None:
+        restarted = envs[self._restarted[envs]]
+        if not len(restarted):
+            return
+        agents, steps = self.spec.agents_per_env, self.rows.steps
+        rows = rows_of_envs(restarted, agents)
+        steps.crashed[rows] = 1
+        self._restarted[restarted] = False
+
+    def _look_at_clock(self) -> None:
+        """Kill processes that take too long.
+
+        Raises:
+            EnvTimeout: processes are not restarted.
+        """
+        now, settings = time.monotonic(), self.settings
+        for worker in self.workers:
+            if worker.has_ended:
+                continue
+            late, limit = self._late(worker, now)
+            if not late:
+                continue
+            if settings.restarts.on == "raise":
+                raise EnvTimeout(late, limit, "their step" if worker.is_ready else "being built")
+            log.warning("environments %s took more than %g s: their process is killed", in_words(late), limit)
+            _signal(worker.pid, signal.SIGKILL)
+
+    def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float]:
+        settings = self.settings
+        if not worker.is_ready:
+            return (list(worker.envs) if now > worker.deadline else []), settings.reset_timeout_s
+        done = int(self.rows.done[worker.slice].sum())
+        if done != worker.done_at_look:  # its environments take turns
+            worker.done_at_look, worker.progress_at = done, now
+        busy = self._pending[worker.slice] & (self.rows.done[worker.slice] < self.rows.asked[worker.slice])
+        resets = self.rows.command[worker.slice] != STEP
+        since = now - np.maximum(self._asked_at[worker.slice], worker.progress_at)
+        limit = settings.step_timeout_s if settings.step_timeout_s is not None else float("inf")
+        for is_concerned, seconds in ((resets, settings.reset_timeout_s), (~resets, limit)):
+            late = np.flatnonzero(busy & is_concerned & (since > seconds))
+            if len(late):
+                return (late + worker.envs.start).tolist(), seconds
+        return [], 0.0
+
+    def _workers_of(self, envs: NDArray[np.int64]) -> list[EnvProcess]:
+        wanted = set(envs.tolist())
+        return [worker for worker in self.workers if not wanted.isdisjoint(worker.envs)]
+
+    def _worker_of(self, env: int) -> EnvProcess:
+        return next(worker for worker in self.workers if env in worker.envs)
+
+    def _require_open(self) -> None:
+        if self._report is not None:
+            raise ClosedEnvironmentError("these environments are closed")
+
+
+def spread(num_envs: int, num_workers: int) -> list[range]:
+    """Environments of each process, as even as can be, in order."""
+    share, rest = divmod(num_envs, num_workers)
+    sizes = [share + (worker < rest) for worker in range(num_workers)]
+    ends = np.cumsum(sizes).tolist()
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def name_of(envs: range) -> str:
+    """Their numbers, for a title."""
+    return f"{envs.start}-{envs.stop - 1}" if len(envs) > 1 else f"{envs.start}"
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that bears a mark, and all below them."""
+    deadline = time.monotonic() + KILLED_S
+    while (pids := guardian.run_processes(-1, mark)) and time.monotonic() < deadline:
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _has_ended(worker: EnvProcess) -> bool:
+    return worker.process is None or worker.process.exitcode is not None
+
+
+def _signal(pid: int, number: int) -> None:
+    if pid > 0:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Any:
+    """Signals that arrive while a process is started are delivered afterwards, to this process alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with withheld_from_new_processes():
+        yield
+
+
+class _Guardian(NamedTuple):
+    """Kills what environments have started should this process be killed; ends with it."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+
+
+@functools.cache
+def _guardian_of(pid: int) -> _Guardian:
+    """That of this process, which is started when it is first needed; a forked child has one of its own."""
+    mark = f"appo-envs-{pid}-{secrets.token_hex(4)}"
+    command = [sys.executable, "-I", "-S", guardian.__file__, f"/nonexistent/{mark}"]
+    with _undisturbed():
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return _Guardian(process, mark)
+
+
+def _guarded_mark() -> str:
+    """The mark of all that is killed when this process ends: of its run, or its own."""
+    if mark := os.environ.get(processes.MARK_VARIABLE):
+        return mark
+    if _guardian_of(os.getpid()).process.poll() is not None:
+        _guardian_of.cache_clear()
+    return _guardian_of(os.getpid()).mark
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_open):
+        each.close(0.5)

@@ -1,0 +1,182 @@
+"""Environments in this process, behind the same calls as processes of them: work is done when it is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appo.envs.adapters import fill_common_case
+from appo.envs.api import BatchEnv, EnvContext, EnvError
+from appo.envs.faults import FAILURES, FaultPolicy
+from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
+from appo.envs.vector.env_process import ChildFaults, FailureRecorder
+from appo.envs.vector.errors import ClosedEnvironmentError, EnvWorkerError, Failure
+from appo.envs.vector.shared_rows import RESET, map_rows
+from appo.envs.vector.talk import Ask, answer
+
+
+class LocalEnvs(AskedEnvs):
+    """Environments of this process. An environment that ends this process ends it."""
+
+    def __init__(self, batch: BatchEnv, recorder: FailureRecorder | None = None) -> None:
+        """Over a batch that is built.
+
+        Args:
+            batch: the environments; closed with this.
+            recorder: the fault policy of the batch, if it records failures; without one, the batch raises its own.
+        """
+        super().__init__(batch.num_envs)
+        self._batch: Any = batch
+        self._recorder = recorder
+        self.spec, self.spaces = batch.spec, batch.spaces
+        self.steps_apart = hasattr(batch, "step_envs")
+        self.rows = map_rows(None, self.spec, self.num_envs, 1, keeps_final=True)
+        self._seeds: dict[int, int | None] = {}
+        self._options: dict[int, dict[str, Any] | None] = {}
+        self._is_closed = False
+        self._was_made = False
+        self._survived: list[bool] = []  # an entry for each failure that was recovered from
+
+    @classmethod
+    def make(
+        cls, env: ResolvedEnv, options: Any, contexts: Sequence[EnvContext], faults: ChildFaults | None
+    ) -> LocalEnvs:
+        """Build every environment.
+
+        Raises:
+            EnvWorkerError: one could not be built.
+        """
+        recorder = FailureRecorder() if faults is None else None
+        survived: list[bool] = []
+        policy: FaultPolicy | None = recorder
+        if faults is not None:
+            policy = FaultPolicy(faults.max_rebuilds, drops_bad_data=faults.drops_bad_data, count=survived.append)
+        try:
+            made = cls(make_batch_env(env, options, contexts, policy), recorder)
+        except FAILURES as error:
+            raise EnvWorkerError.of(Failure.of(error, getattr(error, "env_index", 0), "make"), 0) from error
+        made._survived, made._was_made = survived, True
+        return made
+
+    def ask(self, envs: NDArray[np.int64], command: int) -> None:
+        """See `AskedEnvs`."""
+        self._require_open()
+        self.rows.command[envs] = command
+        self.rows.asked[envs] += 1
+        self._pending[envs] = True
+
+    def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
+        """See `AskedEnvs`."""
+        self._seeds |= dict(zip(envs, seeds, strict=True))
+        self._options |= dict.fromkeys(envs, options)
+
+    def collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
+        """See `AskedEnvs`."""
+        self._pending[envs] = False
+        infos = self.take_infos(envs)
+        failure = self.take_failure(envs)
+        if failure is not None:
+            raise EnvWorkerError.of(failure, 0)
+        return infos
+
+    def look(self) -> None:
+        """See `AskedEnvs`; nothing happens here by itself."""
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Do everything that is asked for."""
+        del timeout_s
+        self._require_open()
+        rows = self.rows
+        open_ones = np.flatnonzero(rows.asked > rows.done)
+        to_reset = rows.command[open_ones] == RESET
+        if to_reset.any():
+            self._reset(open_ones[to_reset].tolist())
+        to_step = open_ones[~to_reset].tolist()
+        if to_step:
+            began = time.perf_counter_ns()
+            self._infos |= self._step(to_step)
+            rows.clocks[0, 0] += (len(to_step), time.perf_counter_ns() - began)
+        self._note_failures()
+        self.num_restarts = len(self._survived)
+        rows.done[open_ones] = rows.asked[open_ones]
+
+    def wait_for_all(self, envs: NDArray[np.int64]) -> None:
+        """See `AskedEnvs`."""
+        del envs
+        self.wait(None)
+
+    def request(
+        self,
+        what: str,
+        envs: Sequence[int],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        per_worker: bool = False,
+        extra_s: float = 0.0,
+    ) -> list[Any]:
+        """See `AskedEnvs`."""
+        del extra_s
+        self._require_open()
+        results = []
+        for env, given in list(zip(envs, arguments, strict=True))[: 1 if per_worker else None]:
+            found = answer(Ask(0, what, [env], given), self._batch, 0)
+            if found.failure is not None:
+                raise EnvWorkerError.of(found.failure, 0)
+            results += found.results
+        return results
+
+    def keep(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
+        """See `AskedEnvs`; the batch itself remembers what its environments were told."""
+
+    def close(self, timeout_s: float = 10.0) -> CloseReport:
+        """Close every environment, once; none can be hurried."""
+        del timeout_s
+        failures = []
+        began = time.monotonic()
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                self._batch.close()
+            except FAILURES as error:
+                failures.append(str(error))
+        return CloseReport(1, 0, 0, time.monotonic() - began, failures)
+
+    def _step(self, envs: list[int]) -> dict[int, dict[str, Any]]:
+        rows = self.rows
+        try:
+            if self.steps_apart:
+                return dict(self._batch.step_envs(envs, rows.actions, rows.steps))
+            return dict(self._batch.step(rows.actions, rows.steps))
+        except EnvError as error:
+            if not self._was_made:
+                raise
+            raise EnvWorkerError.of(Failure.of(error, error.env_index, error.phase), 0) from error
+
+    def _reset(self, envs: list[int]) -> None:
+        began = time.perf_counter_ns()
+        if self.steps_apart:
+            for env in envs:
+                seed, options = self._seeds.pop(env, None), self._options.pop(env, None)
+                self._batch.reset_envs([env], self.rows.steps, [seed], options)
+        else:
+            fill_common_case(self.rows.steps)
+            self.rows.steps.rewards.fill(0.0)
+            self.rows.steps.frames.fill(0)
+            self._batch.reset(self.rows.steps)
+        self.rows.clocks[0, 1] += (len(envs), time.perf_counter_ns() - began)
+
+    def _note_failures(self) -> None:
+        if self._recorder is None:
+            return
+        for failed in self._recorder.failures:
+            self._failures[failed.env_index] = Failure.of(failed, failed.env_index, failed.phase)
+        self._recorder.failures.clear()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedEnvironmentError("these environments are closed")

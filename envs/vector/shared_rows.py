@@ -1,0 +1,116 @@
+"""The memory that a process of environments shares with the one that started it: one table of arrays.
+
+Writers: the parent writes actions, commands and `asked`, and `crashed` of results that follow from a restart; the child
+everything else, of its own environments only.
+A child writes `done` last, so whatever belongs to a step is there when its number is.
+
+Letters:  E = agent rows,  N = environments,  P = processes,  W = numbers that store one action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appo.envs.api import EnvSpec, StepArrays
+from appo.utils.segment import Segment, aligned
+
+# What a child is asked for.
+STEP, RESET = 0, 1
+RESET_AS_TOLD = 2  # with the seed and the options of a message that is on its way
+# How it went.
+DONE, DONE_WITH_INFO, FAILED = 0, 1, 2
+# Clocks of a child: counts, and nanoseconds.
+CLOCKS = ("env_step", "env_reset", "idle")
+
+
+class SharedRows(NamedTuple):
+    """The arrays, as one process has mapped them."""
+
+    steps: StepArrays
+    actions: NDArray[np.float32]  # [E, W]
+    asked: NDArray[np.int64]  # [N] number of the newest command
+    command: NDArray[np.uint8]  # [N] which it is
+    done: NDArray[np.int64]  # [N] number of the newest command that was carried out
+    outcome: NDArray[np.uint8]  # [N] how
+    clocks: NDArray[np.int64]  # [P, CLOCKS, 2] how often, and for how long
+
+
+def map_rows(
+    segment: Segment | None, spec: EnvSpec, num_envs: int, num_processes: int, keeps_final: bool
+) -> SharedRows:
+    """Map the arrays of a segment; without one, memory of this process alone."""
+    arrays = {}
+    place = 0
+    for name, shape, dtype in _table(spec, num_envs, num_processes, keeps_final):
+        arrays[name] = np.zeros(shape, dtype) if segment is None else segment.array(place, shape, dtype)
+        place += aligned(_bytes(shape, dtype))
+    finals = {leaf.name: arrays[f"final/{leaf.name}"] for leaf in spec.observations} if keeps_final else None
+    observations = {leaf.name: arrays[f"observation/{leaf.name}"] for leaf in spec.observations}
+    flags: dict[str, Any] = {name: arrays[name] for name in _ROWS}
+    steps = StepArrays(observations, final_observations=finals, **flags)
+    return SharedRows(steps, *(arrays[name] for name in SharedRows._fields[1:]))
+
+
+def segment_size(spec: EnvSpec, num_envs: int, num_processes: int, keeps_final: bool) -> int:
+    """Bytes that `map_rows` needs."""
+    table = _table(spec, num_envs, num_processes, keeps_final)
+    return sum(aligned(_bytes(shape, dtype)) for _, shape, dtype in table)
+
+
+def action_width(spec: EnvSpec) -> int:
+    """Numbers that store one action."""
+    return sum(1 if leaf.kind == "discrete" else leaf.size for leaf in spec.actions)
+
+
+def rows_of_envs(envs: NDArray[np.int64], agents: int) -> NDArray[np.int64]:
+    """[n * A] agent rows of n environments."""
+    return envs if agents == 1 else np.asarray((envs[:, None] * agents + np.arange(agents)).ravel())
+
+
+def rows_of(steps: StepArrays, rows: slice) -> StepArrays:
+    """Some rows, as views."""
+
+    def cut(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: array[rows] for name, array in arrays.items()}
+
+    finals = None if steps.final_observations is None else cut(steps.final_observations)
+    flags: dict[str, Any] = {name: getattr(steps, name)[rows] for name in _ROWS}
+    return StepArrays(cut(steps.observations), final_observations=finals, **flags)
+
+
+_ROWS = {
+    "is_first": "u1",
+    "is_last": "u1",
+    "active": "u1",
+    "rewards": "f4",
+    "terminated": "u1",
+    "truncated": "u1",
+    "frames": "i4",
+    "crashed": "u1",
+}
+
+
+def _table(
+    spec: EnvSpec, num_envs: int, num_processes: int, keeps_final: bool
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    rows = num_envs * spec.agents_per_env
+    for kind in ("observation", "final")[: 1 + keeps_final]:
+        for leaf in spec.observations:
+            yield f"{kind}/{leaf.name}", (rows, *leaf.shape), leaf.dtype
+    for name, dtype in _ROWS.items():
+        yield name, (rows,), dtype
+    yield "actions", (rows, action_width(spec)), "f4"
+    yield "asked", (num_envs,), "i8"
+    yield "command", (num_envs,), "u1"
+    yield "done", (num_envs,), "i8"
+    yield "outcome", (num_envs,), "u1"
+    yield "clocks", (num_processes, len(CLOCKS), 2), "i8"
+
+
+def _bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize

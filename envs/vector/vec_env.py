@@ -1,0 +1,377 @@
+"""Environments that are stepped apart: `send` actions to some, `recv` results of those that are ready first.
+
+    env = make_vec_env("CartPole-v1", num_envs=8, backend="subproc")
+    env.async_reset(seed=1)
+    while ...:
+        batch = env.recv()                     # at least one environment, and every other that has finished
+        env.send(policy(batch.obs), batch.env_ids)
+
+`reset` and `step` do both for all environments. Every step of a batch is a transition: where an episode ended, `obs` is
+the first observation of the next one and `final_obs` the last of that one. Rows of `kind` RESET and RESTARTED are no
+transitions: an episode begins there, in the second case because the environment failed.
+
+Letters:  n = environments of a batch,  A = agents of each. Arrays are [n, ...], or [n, A, ...] with several agents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appo.envs.adapters import first_seed
+from appo.envs.api import EnvContext
+from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
+from appo.envs.vector.errors import AlreadyStepping, ClosedEnvironmentError, EnvTimeout, NotStepping, in_words
+from appo.envs.vector.shared_rows import CLOCKS, RESET, STEP, rows_of_envs
+from appo.envs.vector.space_rows import SpaceRows
+from appo.envs.vector.statistics import Aggregate, put_together
+
+# Kinds of rows.
+KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
+
+
+class StepBatch(NamedTuple):
+    """Results of some environments. Arrays belong to the caller, unless the environments were made with `copy=False`:
+    then they may show the memory that the environments write, and hold until the next `send` or `reset` to them."""
+
+    env_ids: NDArray[np.int64]  # [n] ascending
+    obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: dict[str, NDArray[Any]]  # rows in which an episode ended; others hold what they held before
+    infos: dict[int, dict[str, Any]]  # row of the batch (n * A) -> info with `true_reward` or `episode_extra_stats`
+    is_first: NDArray[np.bool_]  # `obs` is the first observation of an episode
+    is_active: NDArray[np.bool_]
+    frames: NDArray[np.int32]  # simulator frames of the step
+    episode_id: NDArray[np.int64]  # [n] number of the episode that `obs` belongs to, counted from 0 in each environment
+    kind: NDArray[np.uint8]  # [n] KIND_STEP, KIND_RESET or KIND_RESTARTED
+
+
+class VecEnv:
+    """Environments of one kind, stepped apart; see `make_vec_env`. Not for several threads at a time."""
+
+    def __init__(
+        self, envs: AskedEnvs, contexts: Sequence[EnvContext], batch_size: int, num_workers: int, *, copy: bool = True
+    ) -> None:
+        """Over environments that are built.
+
+        Args:
+            envs: what runs them.
+            contexts: of every environment.
+            batch_size: how many `recv` waits for, unless told otherwise.
+            num_workers: processes that step them; 0: this one.
+            copy: results belong to the caller.
+        """
+        self._envs, self._contexts = envs, list(contexts)
+        self.num_envs, self.batch_size, self.num_workers = envs.num_envs, batch_size, num_workers
+        self.spec = envs.spec
+        self.num_agents = self.spec.agents_per_env
+        self._space_rows = SpaceRows(envs.spaces, self.spec)
+        self.single_observation_space, self.single_action_space = envs.spaces
+        self._all = np.arange(self.num_envs)
+        self._copies = copy
+        self._episodes = np.full(self.num_envs, -1, np.int64)
+        self._has_begun = False
+        self._params: dict[int, dict[str, Any]] = {}
+        self._clocks = np.zeros((len(CLOCKS), 2), np.int64)
+        self._report: CloseReport | None = None
+
+    @property
+    def observation_space(self) -> Any:
+        """Of one environment, or of each of its agents."""
+        return self.single_observation_space
+
+    @property
+    def action_space(self) -> Any:
+        """Of one environment, or of each of its agents."""
+        return self.single_action_space
+
+    @property
+    def steps_apart(self) -> bool:
+        """Each environment can be stepped and reset without the others."""
+        return self._envs.steps_apart
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called."""
+        return self._report is not None
+
+    @property
+    def num_restarts(self) -> int:
+        """Environments, or processes of them, that were started anew after a failure."""
+        return self._envs.num_restarts
+
+    def async_reset(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin a new episode everywhere. A barrier: what was under way is waited for and thrown away.
+
+        Args:
+            seed: of the run, from which each environment's follows, or one for each; None: random numbers go on.
+            options: for `reset` of every environment.
+        """
+        self._require_open()
+        self._drop(self._all)
+        self._ask_reset(self._all, seed, options)
+
+    def reset(self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> StepBatch:
+        """`async_reset`, and wait for all."""
+        self.async_reset(seed, options)
+        return self._receive_all()
+
+    def reset_envs(
+        self,
+        env_ids: Sequence[int] | NDArray[np.int64],
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin new episodes in some environments; `recv` gives their first observations. Drops their open steps.
+
+        Raises:
+            ValueError: the environments are vectorised and reset together.
+        """
+        self._require_open()
+        envs = self._checked_ids(env_ids)
+        if not self._envs.steps_apart and len(envs) < self.num_envs:
+            raise ValueError("these environments are one VectorEnv, which is reset as a whole: call reset()")
+        self._drop(envs)
+        self._ask_reset(envs, seeds, options)
+
+    def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.int64] | None = None) -> None:
+        """Let environments step, each with its action.
+
+        Args:
+            actions: as the batched action space has them: [n], [n, ...], or with an axis of agents [n, A, ...]; a tuple
+                or dict of those where the space is one.
+            env_ids: [n] which environments; None: all.
+
+        Raises:
+            AlreadyStepping: the results of one of them have not been received.
+            NotStepping: they were never reset.
+        """
+        envs = self._ready_ids(env_ids)
+        self._space_rows.write_actions(actions, envs, self._envs.rows.actions)
+        self._envs.ask(envs, STEP)
+
+    def send_rows(self, actions: NDArray[np.float32], env_ids: Sequence[int] | NDArray[np.int64] | None = None) -> None:
+        """`send`, with actions [n * A, W] in policy units as `appo.envs.api.BatchEnv.step` takes them."""
+        envs = self._ready_ids(env_ids)
+        agents = self.num_agents
+        self._envs.rows.actions[rows_of_envs(envs, agents)] = actions
+        self._envs.ask(envs, STEP)
+
+    def _ready_ids(self, env_ids: Any) -> NDArray[np.int64]:
+        self._require_open()
+        envs = self._all if env_ids is None else self._checked_ids(env_ids)
+        if not self._has_begun:
+            raise NotStepping("call reset or async_reset before the first step")
+        is_pending = self._envs.is_pending(envs)
+        if is_pending.any():
+            raise AlreadyStepping(
+                f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
+            )
+        if not self._envs.steps_apart and len(envs) < self.num_envs:
+            raise ValueError("these environments are one VectorEnv, which steps as a whole: send to all")
+        return envs
+
+    def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
+        """Wait for the results of some environments; every other one that has finished comes with them.
+
+        Args:
+            min_envs: how many; None: `batch_size`. As many as are under way, if these are fewer.
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            NotStepping: nothing is under way.
+            EnvTimeout: the time was over.
+            EnvWorkerError: an environment raised.
+            EnvWorkerDied: a process ended, and is not restarted.
+        """
+        self._require_open()
+        pending = self._envs.num_pending
+        if not pending:
+            raise NotStepping("no environment is under way: send actions first")
+        wanted = min(self.batch_size if min_envs is None else max(1, min_envs), pending)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._envs.look()
+        finished = self._envs.finished()
+        while len(finished) < wanted:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                late = np.flatnonzero(self._envs.is_pending(self._all))
+                raise EnvTimeout(sorted(set(late.tolist()) - set(finished.tolist())), timeout or 0.0)
+            self._envs.wait(remaining)
+            finished = self._envs.finished()
+        return self._batch(finished)
+
+    def step(self, actions: Any) -> StepBatch:
+        """Step every environment once."""
+        self.send(actions)
+        return self._receive_all()
+
+    def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
+        """Call a method of each environment, or read an attribute that is none; one result each."""
+        return self._request("call", (name, args, kwargs), env_ids)
+
+    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """Read an attribute of each environment, of the outermost layer that has it."""
+        return self._request("get_attr", (name,), env_ids)
+
+    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Set an attribute of each environment: a list has one value for each, anything else is for all.
+
+        Raises:
+            ValueError: the list has another length.
+        """
+        envs = self._ids(env_ids)
+        given = self._per_env("values", values, len(envs))
+        self._envs.request("set_attr", envs, [(name, value) for value in given])
+
+    def set_env_params(
+        self, params: dict[str, Any] | list[dict[str, Any]], env_ids: Sequence[int] | None = None
+    ) -> None:
+        """Set parameters of environments (`appo.envs.api.EnvParameters`); one that is restarted is told again.
+
+        Raises:
+            ValueError: a list has another length.
+            EnvWorkerError: an environment knows no such parameter.
+        """
+        envs = self._ids(env_ids)
+        given = self._per_env("params", params, len(envs))
+        self._envs.request("set_env_params", envs, [(value,) for value in given])
+        for env, value in zip(envs, given, strict=True):
+            known = self._params.get(env, {}) | value
+            self._params[env] = known
+            self._envs.keep("set_env_params", env, (known,))
+
+    def pop_stats(self) -> dict[str, Aggregate]:
+        """What environments have counted and measured since the last call, see `appo.envs.api.EnvStatistics`."""
+        return put_together(self._request("pop_stats", (), None))
+
+    def pop_timing(self) -> dict[str, dict[str, float]]:
+        """Where processes of environments have spent their time since the last call: name -> count, total (seconds)."""
+        clocks = self._envs.rows.clocks.sum(axis=0)
+        since = clocks - self._clocks
+        self._clocks = clocks
+        return {
+            name: {"count": int(c), "total": ns / 1e9} for name, (c, ns) in zip(CLOCKS, since.tolist(), strict=True)
+        }
+
+    def close(self, timeout: float = 10.0) -> CloseReport:
+        """Close every environment and end every process, at the latest after `timeout` and two seconds."""
+        if self._report is None:
+            self._report = self._envs.close(timeout)
+        return self._report
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a VecEnv has processes and cannot be pickled: pickle what it is made from, and make it again")
+
+    def _receive_all(self) -> StepBatch:
+        self._envs.wait_for_all(self._all)
+        return self._batch(self._all)
+
+    def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
+        infos = self._envs.collect(envs)
+        steps, agents = self._envs.rows.steps, self.num_agents
+        is_whole = len(envs) == self.num_envs
+        rows: Any = slice(None)
+        if not is_whole:
+            rows = rows_of_envs(envs, agents)
+            places = {int(row): place for place, row in enumerate(rows)}
+            infos = {places[row]: info for row, info in infos.items() if row in places}
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            found = array[rows]
+            if is_whole and self._copies:
+                found = found.copy()
+            return found if agents == 1 else found.reshape(len(envs), agents, *found.shape[1:])
+
+        observations = {name: taken(array) for name, array in steps.observations.items()}
+        terminated, truncated, crashed = taken(steps.terminated), taken(steps.truncated), taken(steps.crashed)
+        is_first = taken(steps.is_first)
+        finals = steps.final_observations or {}
+        if agents > 1:
+            # One that comes late begins alone; an episode of the environment begins for all.
+            ended, lost = ((flags == 1).any(1) for flags in (terminated | truncated, crashed))
+            first = (is_first == 1).all(1)
+        else:
+            ended, first, lost = ((flags == 1) for flags in (terminated | truncated, is_first, crashed))
+        kind = np.where(lost, KIND_RESTARTED, np.where(first & ~ended, KIND_RESET, KIND_STEP)).astype(np.uint8)
+        self._episodes[envs] += first
+        return StepBatch(
+            envs if not is_whole else self._all.copy(),
+            observations,
+            taken(steps.rewards),
+            terminated.view(np.bool_),
+            truncated.view(np.bool_),
+            {name: taken(array) for name, array in finals.items()},
+            infos,
+            is_first.view(np.bool_),
+            taken(steps.active).view(np.bool_),
+            taken(steps.frames),
+            self._episodes[envs],
+            kind,
+        )
+
+    def _ask_reset(self, envs: NDArray[np.int64], seed: Any, options: dict[str, Any] | None) -> None:
+        if seed is not None or options is not None:
+            seeds = self._seeds(envs, seed)
+            self._envs.prepare_reset(envs.tolist(), seeds, options)
+        self._has_begun = True
+        self._envs.ask(envs, RESET)
+
+    def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None]:
+        if seed is None or isinstance(seed, int | np.integer):
+            run = None if seed is None else int(seed)
+            return [
+                None if run is None else first_seed(self._contexts[env]._replace(seed=run)) for env in envs.tolist()
+            ]
+        if len(seed) != len(envs):
+            raise ValueError(f"{len(seed)} seeds for {len(envs)} environments")
+        return [None if each is None else int(each) for each in seed]
+
+    def _drop(self, envs: NDArray[np.int64]) -> None:
+        """Wait for what these environments do, and throw it away."""
+        open_ones = envs[self._envs.is_pending(envs)]
+        if len(open_ones):
+            self._envs.wait_for_all(open_ones)
+            self._envs.collect(open_ones)
+
+    def _request(self, what: str, arguments: tuple[Any, ...], env_ids: Sequence[int] | None) -> list[Any]:
+        self._require_open()
+        envs = self._ids(env_ids)
+        return self._envs.request(what, envs, [arguments] * len(envs))
+
+    def _ids(self, env_ids: Sequence[int] | None) -> list[int]:
+        return self._all.tolist() if env_ids is None else self._checked_ids(env_ids).tolist()
+
+    def _checked_ids(self, env_ids: Any) -> NDArray[np.int64]:
+        envs = np.asarray(env_ids, np.int64)
+        if envs.ndim != 1 or not len(envs) or envs.min() < 0 or envs.max() >= self.num_envs:
+            raise ValueError(f"env_ids should be numbers from 0 to {self.num_envs - 1}, each once: {env_ids}")
+        if len(envs) > 1 and not (envs[1:] > envs[:-1]).all() and len(set(envs.tolist())) < len(envs):
+            raise ValueError(f"env_ids names an environment twice: {env_ids}")
+        return envs
+
+    @staticmethod
+    def _per_env(name: str, values: Any, number: int) -> list[Any]:
+        if not isinstance(values, list):
+            return [values] * number
+        if len(values) != number:
+            raise ValueError(f"{name} has {len(values)} entries for {number} environments")
+        return values
+
+    def _require_open(self) -> None:
+        if self._report is not None:
+            raise ClosedEnvironmentError("these environments are closed")
