@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from appo.algorithms.evaluation.player import EvaluationJob
 
+log = logging.getLogger(__name__)
+
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, play; the exit code."""
     from appo.envs.api import EnvError, UnsupportedSpaceError
+    from appo.envs.vector.errors import VecEnvError
     from appo.utils.options import ConfigError
 
     try:
@@ -29,8 +33,10 @@ def main(argv: list[str]) -> int:
     except (ConfigError, UnsupportedSpaceError) as error:
         print(f"enjoy_appo.py: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    except EnvError as error:
-        print(f"enjoy_appo.py: {error}", file=sys.stderr)
+    except (EnvError, VecEnvError) as error:
+        reason, _, remote_traceback = str(error).partition("\n")
+        log.debug("%s", remote_traceback)
+        print(f"enjoy_appo.py: {reason}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:  # before there was anything to end in order
         return EXIT_INTERRUPTED

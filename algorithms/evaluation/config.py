@@ -21,7 +21,16 @@ class EvaluationConfig:
     )
     no_render: bool = option(False, "Score without a window")
     save_video: bool = option(False, "Write the episodes into a video file in the experiment's folder")
-    policy_index: int = option(0, "Which of several trained policies plays", minimum=0)
+    policy_index: int = option(0, "Which of several trained policies plays; -1: each of them in turn", minimum=-1)
+    eval_num_envs: int = option(
+        -1,
+        "Environments that score side by side without a window. -1: at most 8, in this process; with a number, they "
+        "are spread over processes",
+        minimum=-1,
+    )
+    eval_num_workers: int = option(
+        -1, "Processes of --eval_num_envs. -1: one per CPU core; 0: none but this one", minimum=-1
+    )
     eval_deterministic: bool = option(False, "Take the most likely action instead of drawing one")
     max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
     tournament: bool = option(
@@ -43,14 +52,18 @@ class EvaluationConfig:
         """
         if self.tournament_players and not self.tournament:
             raise ConfigError("tournament_players is for --tournament=True")
-        if self.tournament and (self.max_num_episodes == 0 or self.policy_index):
-            name = "policy_index" if self.policy_index else "max_num_episodes=0"
+        if self.tournament and (self.max_num_episodes == 0 or self.policy_index > 0):
+            name = "policy_index" if self.policy_index > 0 else "max_num_episodes=0"
             raise ConfigError(
                 f"{name} says nothing to --tournament=True; nearest: --tournament_players, or leave it out"
             )
         if self.tournament and (self.max_num_frames >= 0 or self.render_action_repeat):
             name = "max_num_frames" if self.max_num_frames >= 0 else "render_action_repeat"
             raise ConfigError(f"{name} is not for --tournament=True, which plays whole matches; leave it out")
+        if self.eval_num_envs == 0:
+            raise ConfigError("eval_num_envs=0 leaves nothing to score with; nearest: 1, or -1: as many as are of use")
+        if self.tournament and self.eval_num_envs > 0:
+            raise ConfigError("eval_num_envs is not for --tournament=True, which has its own; leave it out")
         if 0.0 < self.fps < _SLOWEST_FPS:
             raise ConfigError(
                 f"fps={self.fps:g} is slower than an image every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "

@@ -1,10 +1,7 @@
 """Playing episodes with a fixed policy, and what they say about it.
 
-Which episodes count is decided before the first one is played: each environment plays a number of them that is fixed
-in advance, and whatever it plays after those is not looked at. Taking the first N episodes that end, wherever they end,
-would prefer short ones: an environment whose policy fails early ends three episodes while another is still in its
-first. A limit in frames cannot avoid that bias, since it cuts off what is not finished; with one environment it is
-smallest.
+Which episodes count is decided before the first one is played, see `EpisodeCollector`. A limit in frames cannot avoid
+a bias to short ones, since it cuts off what is not finished; with one environment it is smallest.
 
 Letters:  E = agent rows = environments * agents per environment.
 """
@@ -25,9 +22,11 @@ from torch import Tensor
 from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import InferenceResult
-from appo.algorithms.sampling.episode_stats import EpisodeStats
-from appo.envs.adapters import step_arrays
-from appo.envs.api import BatchEnv, EnvSpec, StepArrays
+from appo.algorithms.sampling.collector import Counted, EpisodeCollector, shares
+from appo.envs.api import BatchEnv
+from appo.envs.vector.make import vec_env_of
+from appo.envs.vector.shared_rows import rows_of_envs
+from appo.envs.vector.vec_env import StepBatch, VecEnv
 
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 
@@ -63,6 +62,10 @@ class EvalResult:
     extra: dict[str, float]  # means over the episodes that reported them
     frames: int  # simulator frames that were played, those of unfinished episodes too
     wall_time: float  # seconds
+    env_ids: NDArray[np.int64]  # the environment of each episode
+    agents: NDArray[np.int64]  # the agent of each
+    extras: dict[str, NDArray[np.float64]]  # what `extra` has the means of
+    aborted: int = 0  # episodes that were lost with their environment, and played again
 
     @property
     def mean(self) -> float:
@@ -109,7 +112,7 @@ def choose_num_envs(num_episodes: int | None, most: int = MAX_ENVS) -> int:
 
 def evaluate_policy(
     policy: Player,
-    env: BatchEnv,
+    env: BatchEnv | VecEnv,
     num_episodes: int | None,
     *,
     max_frames: int | None = None,
@@ -119,6 +122,9 @@ def evaluate_policy(
     after_step: Callable[[], bool] | None = None,
 ) -> EvalResult:
     """Play episodes from their beginning, each environment its share, and account for every one of them.
+
+    Environments step together, so that the actions that are drawn follow from the seed; one that has played its share
+    is left alone.
 
     Args:
         policy: with one row of memory per agent row.
@@ -132,114 +138,77 @@ def evaluate_policy(
         after_step: called after the reset and after every step; False ends the evaluation.
     """
     began = time.monotonic()
-    arrays = step_arrays(env.spec, env.num_envs)
-    actor = _Actor(policy, arrays, deterministic, action_repeat)
-    book = _ScoreBook(env.spec, env.num_envs, num_episodes)
-    env.reset(arrays)
-    book.begin(arrays)
+    envs = env if isinstance(env, VecEnv) else vec_env_of(env)
+    collector = EpisodeCollector(
+        envs.spec, envs.num_envs, None if num_episodes is None else shares(num_episodes, envs.num_envs)
+    )
+    actor = _Actor(policy, envs, deterministic, action_repeat)
+    episodes: list[Counted] = []
     limit = math.inf if max_frames is None else max_frames
-    while (after_step is None or after_step()) and not book.is_full and book.frames < limit:
-        infos = env.step(actor.act(), arrays)
-        for row, episode in book.add(arrays, infos):
+    batch = envs.reset()
+    collector.add(batch)
+    while (after_step is None or after_step()) and not collector.is_full and collector.frames < limit:
+        playing = batch.env_ids if not envs.steps_apart else batch.env_ids[collector.wants(batch.env_ids)]
+        envs.send_rows(actor.act(batch, np.isin(batch.env_ids, playing)), playing)
+        batch = envs.recv(len(playing))
+        for counted in collector.add(batch):
+            episodes.append(counted)
             if on_episode is not None:
-                on_episode(row % env.spec.agents_per_env, episode)
-    return book.result(time.monotonic() - began)
+                on_episode(counted.agent, counted.episode)
+    return _result(episodes, collector, time.monotonic() - began)
+
+
+def _result(counted: list[Counted], collector: EpisodeCollector, wall_time: float) -> EvalResult:
+    episodes = [each.episode for each in counted]
+    true_returns = [episode.true_return for episode in episodes if not math.isnan(episode.true_return)]
+    extras: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.extra.items():
+            extras.setdefault(name, []).append(value)
+    return EvalResult(
+        returns=np.array([episode.episode_return for episode in episodes], np.float64),
+        true_returns=np.array(true_returns, np.float64),
+        lengths=np.array([episode.length_frames for episode in episodes], np.int64),
+        extra={name: sum(values) / len(values) for name, values in sorted(extras.items())},
+        frames=collector.frames,
+        wall_time=wall_time,
+        env_ids=np.array([each.env for each in counted], np.int64),
+        agents=np.array([each.agent for each in counted], np.int64),
+        extras={name: np.array(values, np.float64) for name, values in sorted(extras.items())},
+        aborted=collector.aborted,
+    )
 
 
 class _Actor:
-    """The policy's actions for the observations in `arrays`; holds each for some frames when asked to."""
+    """The policy's actions for observations; holds each for some frames when asked to."""
 
-    def __init__(self, policy: Player, arrays: StepArrays, deterministic: bool, repeat: int) -> None:
-        self._policy, self._arrays = policy, arrays
+    def __init__(self, policy: Player, env: VecEnv, deterministic: bool, repeat: int) -> None:
+        self._policy, self._agents = policy, env.num_agents
         self._deterministic, self._repeat = deterministic, repeat
-        # Views: the environments write into the same memory.
-        self._observations = {name: torch.from_numpy(array) for name, array in arrays.observations.items()}
-        self._is_first = torch.from_numpy(arrays.is_first)
-        self._actions = np.zeros((len(arrays.is_first), policy.model.distribution.spec.width), np.float32)
-        self._held = np.zeros(len(arrays.is_first), np.int64)  # frames that each row's action has covered
+        rows = env.num_envs * env.num_agents
+        self._actions = np.zeros((rows, policy.model.distribution.spec.width), np.float32)
+        self._held = np.zeros(rows, np.int64)  # frames that each row's action has covered
 
-    def act(self) -> NDArray[np.float32]:
-        """[E, W] for the next step."""
-        self._held += self._arrays.frames
-        rows = np.flatnonzero((self._arrays.is_first == 1) | (self._held >= self._repeat))
-        if len(rows):
-            self._decide(rows)
-        return self._actions
+    def act(self, batch: StepBatch, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """[R, W] for the next step of the environments that are chosen [n] of a batch."""
+        envs = batch.env_ids[chosen]
+        rows = rows_of_envs(envs, self._agents)
+        is_first = batch.is_first[chosen].ravel()
+        self._held[rows] += batch.frames[chosen].ravel()
+        is_due = is_first | (self._held[rows] >= self._repeat)
+        if is_due.any():
+            due = rows[is_due]
+            observations = {
+                name: torch.from_numpy(_by_row(array[chosen], self._agents)[is_due])
+                for name, array in batch.obs.items()
+            }
+            first = torch.from_numpy(is_first[is_due].view(np.uint8))
+            acted = self._policy.act(torch.from_numpy(due), observations, first, self._deterministic)
+            self._actions[due] = acted.actions.numpy()
+            self._held[due] = 0
+        return self._actions[rows]
 
-    def _decide(self, rows: NDArray[np.int64]) -> None:
-        chosen = torch.from_numpy(rows)
-        observations, is_first = self._observations, self._is_first
-        if len(rows) < len(is_first):
-            observations = {name: value[chosen] for name, value in observations.items()}
-            is_first = is_first[chosen]
-        self._actions[rows] = self._policy.act(chosen, observations, is_first, self._deterministic).actions.numpy()
-        self._held[rows] = 0
 
-
-class _ScoreBook:
-    """Which episodes count, and what they earned.
-
-    An environment's episode is over when one of its agents has just ended and none plays any more.
-    """
-
-    def __init__(self, spec: EnvSpec, num_envs: int, num_episodes: int | None) -> None:
-        agents = spec.agents_per_env
-        self._shape = (num_envs, agents)
-        self._reports_true_reward = spec.reports_true_reward
-        self._stats = EpisodeStats(num_envs * agents)
-        self._policy_ids = np.zeros(num_envs * agents, np.int32)  # one policy plays every row
-        self._playing = np.zeros(num_envs * agents, np.bool_)
-        self._left: NDArray[np.float64] = np.full(num_envs, math.inf)  # episodes of each environment yet to count
-        if num_episodes is not None:
-            share, rest = divmod(num_episodes, num_envs)
-            self._left[:] = share + (np.arange(num_envs) < rest)
-        self._episodes: list[EpisodeFinished] = []
-        self.frames = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Every environment has played its share."""
-        return not self._left.any()
-
-    def begin(self, step: StepArrays) -> None:
-        """Every agent that takes part from the start begins an episode."""
-        self._playing[:] = step.active == 1
-
-    def add(self, step: StepArrays, infos: dict[int, dict[str, Any]]) -> list[tuple[int, EpisodeFinished]]:
-        """Account for one step; (row, episode) of those that it ended and that count."""
-        self.frames += int(step.frames.reshape(self._shape).max(axis=1).sum())  # of simulators, not of their agents
-        finished = [self._with_objective(episode) for episode in self._stats.add(step, infos, self._policy_ids)]
-        ended = (step.terminated | step.truncated) == 1
-        by_row = zip(np.flatnonzero(ended).tolist(), finished, strict=True)
-        counted = [(row, episode) for row, episode in by_row if self._left[row // self._shape[1]] > 0]
-        self._episodes += [episode for _, episode in counted]
-        is_active, is_fresh = step.active == 1, step.is_first == 1
-        self._playing |= is_active & ~is_fresh
-        if finished:
-            self._playing &= ~ended
-            has_ended, is_played = ended.reshape(self._shape).any(1), self._playing.reshape(self._shape).any(1)
-            self._left -= has_ended & ~is_played & (self._left > 0)
-        self._playing |= is_active & is_fresh
-        return counted
-
-    def _with_objective(self, episode: EpisodeFinished) -> EpisodeFinished:
-        """Use the return as the objective where no environment of this kind reports one."""
-        if math.isnan(episode.true_return) and not self._reports_true_reward:
-            return episode._replace(true_return=episode.episode_return)
-        return episode
-
-    def result(self, wall_time: float) -> EvalResult:
-        """What was played so far."""
-        true_returns = [episode.true_return for episode in self._episodes]
-        extra: dict[str, list[float]] = {}
-        for episode in self._episodes:
-            for name, value in episode.extra.items():
-                extra.setdefault(name, []).append(value)
-        return EvalResult(
-            returns=np.array([episode.episode_return for episode in self._episodes], np.float64),
-            true_returns=np.array([true for true in true_returns if not math.isnan(true)], np.float64),
-            lengths=np.array([episode.length_frames for episode in self._episodes], np.int64),
-            extra={name: sum(values) / len(values) for name, values in sorted(extra.items())},
-            frames=self.frames,
-            wall_time=wall_time,
-        )
+def _by_row(array: NDArray[Any], agents: int) -> NDArray[Any]:
+    """[n, A, ...] -> [n * A, ...]."""
+    return array if agents == 1 else array.reshape(-1, *array.shape[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import re
@@ -18,7 +19,7 @@ from appo.algorithms.evaluation import tournament
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.evaluation.evaluate import Player, choose_num_envs, evaluate_policy
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
-from appo.algorithms.evaluation.report import EpisodeLines, print_result
+from appo.algorithms.evaluation.report import EpisodeLines, print_result, save_result
 from appo.algorithms.evaluation.screen import Screen, Viewer
 from appo.algorithms.evaluation.seats import SeatedPolicies
 from appo.algorithms.evaluation.video import VideoRecorder
@@ -26,9 +27,12 @@ from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.evaluation.window import NoWindowError, Window
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
-from appo.algorithms.sampling.config import SamplingConfig
+from appo.algorithms.sampling.config import SamplingConfig, available_cores
 from appo.envs.api import BatchEnv, EnvContext, EnvError
+from appo.envs.faults import Restarts
 from appo.envs.registry import ResolvedEnv, make_batch_env
+from appo.envs.vector.make import make_vec_env, vec_env_of
+from appo.envs.vector.vec_env import VecEnv
 from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
 from appo.utils.signals import StopSignals
@@ -97,14 +101,23 @@ def play(job: EvaluationJob) -> int:
     job.check()
     if job.options.tournament:
         return _until_stopped(functools.partial(_hold_tournament, job))
-    policies = [job.options.policy_index]
+    everybody = range(job.sampling.num_policies)
     if job.sampling.agent_policy_map:  # each plays its own agents
-        policies = list(range(job.sampling.num_policies))
-    found = [find_checkpoint(job.checkpoint_dir(policy), job.checkpoint_kind, job.best_metric) for policy in policies]
-    for checkpoint in found:
-        for warning in checkpoint.warnings:
-            log.warning("%s", warning)
-    return _until_stopped(functools.partial(_play, job, found))
+        return _until_stopped(functools.partial(_play, job, [_find(job, policy) for policy in everybody]))
+    exit_code = 0
+    for policy in everybody if job.options.policy_index < 0 else [job.options.policy_index]:
+        one = job._replace(options=dataclasses.replace(job.options, policy_index=policy))
+        exit_code = _until_stopped(functools.partial(_play, one, [_find(job, policy)]))
+        if exit_code:
+            break
+    return exit_code
+
+
+def _find(job: EvaluationJob, policy: int) -> Checkpoint:
+    found = find_checkpoint(job.checkpoint_dir(policy), job.checkpoint_kind, job.best_metric)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    return found
 
 
 def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]) -> int:
@@ -126,8 +139,8 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
     recorder = _open_recorder(job, f"{name}_step{checkpoint.train_step}", cleanup)
     screen = _screen(job, window, recorder)
     env_seed, action_seed = _seeds(job)
-    env = _build_envs(job, screen, env_seed, choose_num_envs(job.episodes))
-    cleanup.callback(_close, env)
+    env = _build_vec_env(job, screen, env_seed)
+    cleanup.callback(_close_vec_env, env)
     rows = env.num_envs * env.spec.agents_per_env
     policies = [
         PolicyInference(restore_model(each, job.model, env.spec, job.device), rows, job.device, action_seed + number)
@@ -150,6 +163,9 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
         after_step=_after_step(stop, window, screen),
     )
     print_result(result, title)
+    if len(result.returns):
+        saved = save_result(result, job.folder / "evaluation" / f"{name}_step{checkpoint.train_step}", title)
+        print(f"results: {saved} and .csv", flush=True)
     _close_recorder(recorder)
 
 
@@ -228,6 +244,27 @@ def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int, number: in
         return screen.build(job.env, job.family_options, EnvContext(seed=seed))
     contexts = [EnvContext(vector_index=i, env_id=i, num_envs=number, seed=seed) for i in range(number)]
     return make_batch_env(job.env, job.family_options, contexts)
+
+
+def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecEnv:
+    """One environment to watch, or several side by side to score."""
+    if screen is not None:
+        return vec_env_of(screen.build(job.env, job.family_options, EnvContext(seed=seed)))
+    wanted = job.options.eval_num_envs
+    number = choose_num_envs(job.episodes) if wanted < 0 else wanted
+    if job.episodes:
+        number = min(number, job.episodes)
+    workers = job.options.eval_num_workers
+    if wanted < 0 or workers == 0:
+        return make_vec_env(job.env, number, seed=seed, options=job.family_options)
+    workers = min(number, available_cores() if workers < 0 else workers)
+    processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": Restarts("restart")}
+    return make_vec_env(job.env, number, seed=seed, options=job.family_options, **processes)
+
+
+def _close_vec_env(env: VecEnv) -> None:
+    for failure in env.close().failures:
+        log.warning("%s failed to close", failure)
 
 
 def _close(env: BatchEnv) -> None:

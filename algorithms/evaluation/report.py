@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.evaluation.evaluate import EvalResult, summarize
 from appo.algorithms.messages import EpisodeFinished
+from appo.utils.files import atomic_write_json
 
 
 class EpisodeLines:
@@ -42,10 +45,32 @@ def print_result(result: EvalResult, title: str, console: Console | None = None)
     rows = {"return": result.returns, "true return": result.true_returns, "frames": result.lengths}
     for name, values in rows.items():
         table.add_row(name, *[_number(value) for value in summarize(values)], str(len(values)))
-    for name, mean in result.extra.items():
-        table.add_row(name, _number(mean))
+    for name, values in result.extras.items():
+        table.add_row(name, *[_number(value) for value in summarize(values)], str(len(values)))
     console.print(table)
-    console.print(speed, soft_wrap=True)
+    lost = f"; {result.aborted} episodes were lost with their environment and played again" if result.aborted else ""
+    console.print(speed + lost, soft_wrap=True)
+
+
+def save_result(result: EvalResult, path: Path, title: str) -> Path:
+    """Write the summary as JSON, and a line per episode as CSV beside it; the path of the first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = {"return": result.returns, "true_return": result.true_returns, "length": result.lengths, **result.extras}
+    content = {
+        "title": title,
+        "episodes": len(result.returns),
+        "frames": result.frames,
+        "seconds": result.wall_time,
+        "aborted": result.aborted,
+        "summary": {name: summarize(values)._asdict() for name, values in numbers.items()},
+    }
+    atomic_write_json(path.with_suffix(".json"), content, durable=False)
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["episode", "environment", "agent", "return", "length"])
+        columns = (result.env_ids, result.agents, result.returns, result.lengths)
+        writer.writerows([number, *row] for number, row in enumerate(zip(*columns, strict=True), 1))
+    return path.with_suffix(".json")
 
 
 def _number(value: float) -> str:

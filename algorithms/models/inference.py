@@ -108,6 +108,12 @@ class PolicyInference:
         """Give some rows [N] the recurrent states [N, H]."""
         self._state.index_copy_(0, rows.to(self.device), states.to(self.device))
 
+    def resize(self, num_rows: int) -> None:
+        """Act for another number of rows; those that there were keep their states."""
+        kept = self._state[:num_rows]
+        self._state = self._state.new_zeros(num_rows, self._state.shape[1])
+        self._state[: len(kept)] = kept
+
     @property
     def random_state(self) -> Tensor:
         """Where the random numbers of sampled actions stand."""

@@ -30,6 +30,35 @@ class SamplingConfig:
         "such overlap",
         minimum=1,
     )
+    env_backend: str = option(
+        "serial",
+        "How an actor runs the environments of a split. serial: one after the other, in the actor; subproc: in "
+        "processes, so that one that ends its process costs that process alone; native: as one vectorised environment "
+        "that Gymnasium knows for the id",
+        choices=("serial", "subproc", "native"),
+    )
+    env_procs_per_worker: int = option(
+        -1,
+        "Processes of environments for each actor with --env_backend=subproc, a multiple of --worker_num_splits. -1: "
+        "one per environment",
+        minimum=-1,
+    )
+    env_start_method: str = option(
+        "fork",
+        "How those processes are started: fork is the fastest",
+        choices=("fork", "spawn", "forkserver"),
+    )
+    env_step_timeout: float = option(
+        0.0,
+        "Seconds that a step of one of those processes may take before it is killed and started anew. 0: no limit but "
+        "that of an actor that gives no sign of life",
+        minimum=0.0,
+    )
+    env_restarts_lifetime: int = option(
+        -1, "How often one of those processes is started anew before its actor fails. -1: no limit", minimum=-1
+    )
+    env_restarts_rate: int = option(-1, "The same, within --env_restarts_period seconds. -1: no limit", minimum=-1)
+    env_restarts_period: float = option(60.0, "Seconds, see --env_restarts_rate", minimum=1.0)
     num_policies: int = option(
         1,
         "Policies trained side by side, each by a learner of its own. A split of single agents plays one of them at a "
@@ -193,6 +222,7 @@ class SamplingConfig:
             )
         if self.num_workers == 0:
             raise ConfigError("num_workers=0 leaves no actor to step environments; nearest: 1, or -1: one per CPU core")
+        self._check_env_processes()
         envs, splits = self.num_envs_per_worker, self.worker_num_splits
         if envs % splits:
             below, above = envs - envs % splits, envs - envs % splits + splits
@@ -200,6 +230,28 @@ class SamplingConfig:
             raise ConfigError(
                 f"num_envs_per_worker={envs} cannot be divided into worker_num_splits={splits} equal parts; "
                 f"nearest: {nearest}, or --worker_num_splits=1"
+            )
+
+    @property
+    def env_processes(self) -> int:
+        """Processes for the environments of one split; 0: they are stepped by the actor."""
+        if self.env_backend != "subproc":
+            return 0
+        if self.env_procs_per_worker < 0:
+            return self.num_envs_per_worker // self.worker_num_splits
+        return self.env_procs_per_worker // self.worker_num_splits
+
+    def _check_env_processes(self) -> None:
+        procs, splits, envs = self.env_procs_per_worker, self.worker_num_splits, self.num_envs_per_worker
+        if procs == -1:
+            return
+        if self.env_backend != "subproc":
+            raise ConfigError(f"env_procs_per_worker={procs} is for env_backend=subproc; here it is {self.env_backend}")
+        if procs % splits or not splits <= procs <= envs:
+            nearest = min(max(splits, round(procs / splits) * splits), envs - envs % splits)
+            raise ConfigError(
+                f"env_procs_per_worker={procs} should be a multiple of worker_num_splits={splits}, at most "
+                f"num_envs_per_worker={envs}; nearest: {nearest}"
             )
 
 

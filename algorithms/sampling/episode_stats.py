@@ -56,6 +56,33 @@ class EpisodeStats:
             self._was_seen_whole[ended] = True
         return finished
 
+    def add_rows(
+        self,
+        rows: NDArray[np.int64],
+        results: tuple[NDArray[np.float32], NDArray[np.int32]],
+        ended: NDArray[np.bool_],
+        infos: dict[int, dict[str, Any]],
+    ) -> list[EpisodeFinished]:
+        """Account for one step of some rows, which one policy plays; the episodes that it ended.
+
+        Args:
+            rows: [n] which.
+            results: [n] rewards and [n] frames.
+            ended: [n] an episode ended.
+            infos: place among these rows -> info.
+        """
+        rewards, frames = results
+        self._returns[rows] += rewards
+        self._frames[rows] += frames
+        for place, info in infos.items():
+            self._take_info(int(rows[place]), info)
+        self.ended_rows = rows[ended].tolist()
+        return [self._finish(row, 0) for row in self.ended_rows]
+
+    def finish(self, row: int) -> EpisodeFinished:
+        """End the episode of a row here."""
+        return self._finish(row, 0)
+
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Drop the unfinished episodes of these rows, where other episodes begin."""
         self._returns[rows] = 0.0

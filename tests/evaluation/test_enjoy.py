@@ -1,5 +1,6 @@
 """`enjoy_appo.py` as a user meets it: what it prints, what it leaves behind, how it ends."""
 
+import json
 import logging
 import os
 import re
@@ -59,7 +60,7 @@ def test_the_command_plays_as_many_episodes_as_asked_and_ends_with_a_table(exper
         assert word in done.stdout
     mean = sum(episode[0] for episode in episodes) / 3
     assert f"{mean:.3f}" in done.stdout
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_p0", "config.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_p0", "config.json", "evaluation"]
 
 
 def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
@@ -294,3 +295,37 @@ def test_nothing_of_the_evaluation_stays_behind_in_the_process(experiment):
     before = state()
     assert enjoy(*place, "--save_video", "--max_num_episodes=1") == 0
     assert state() == before
+
+
+def test_many_environments_score_in_processes_exactly_and_the_results_are_files(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    scores = {}
+    for workers in (0, 2):
+        many = ["--eval_num_envs=3", f"--eval_num_workers={workers}"]
+        assert enjoy(*place, "--no_render", "--max_num_episodes=7", *many) == 0
+        scores[workers] = episodes_of(capsys.readouterr().out)
+        assert len(scores[workers]) == 7
+    assert scores[0] == scores[2], "the same episodes in processes and without"
+    told = json.loads((folder / "evaluation" / "policy0_step12.json").read_text())
+    mean = sum(episode[0] for episode in scores[2]) / 7
+    assert told["episodes"] == 7 and told["summary"]["return"]["mean"] == pytest.approx(mean)
+    rows = (folder / "evaluation" / "policy0_step12.csv").read_text().splitlines()
+    assert len(rows) == 8 and rows[0] == "episode,environment,agent,return,length"
+    assert sorted(row.split(",")[1] for row in rows[1:]) == ["0", "0", "0", "1", "1", "2", "2"], "each its share"
+
+
+def test_every_policy_of_a_population_is_scored(experiment, capsys):
+    place, folder = experiment("CartPole-v1", "--num_policies=2")
+    found = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert found is not None
+    checkpoints.save(folder / "checkpoint_p1", "latest", 30, 99, found.payload)
+    assert enjoy(*place, "--no_render", "--max_num_episodes=2", "--policy_index=-1") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 4
+    names = sorted(path.name for path in (folder / "evaluation").glob("*.json"))
+    assert names == ["policy0_step12.json", "policy1_step30.json"]
+
+
+@pytest.mark.parametrize("words", [["--eval_num_envs=0"], ["--eval_num_envs=2", "--tournament"]])
+def test_environments_that_cannot_score_are_refused(experiment, capsys, words):
+    place, _ = experiment("CartPole-v1")
+    assert "eval_num_envs" in refused(capsys, *place, *words)

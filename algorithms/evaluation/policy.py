@@ -1,0 +1,174 @@
+"""A trained policy in a program of one's own.
+
+    from appo.algorithms.evaluation import load_policy
+
+    policy = load_policy("train_dir/first")
+    observation, info = env.reset()
+    policy.reset()
+    action = policy.act(observation)
+
+Observations are normalised, actions masked and the recurrent state carried along as in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from appo.algorithms.checkpoints import Checkpoint
+from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
+from appo.algorithms.models.actor_critic import ActorCritic
+from appo.algorithms.models.inference import PolicyInference
+from appo.envs.api import ACTION_MASK, EnvSpec
+from appo.envs.contract import fitting_mask
+from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.utils.options import ConfigError
+
+
+class LoadedPolicy:
+    """Acts for single observations and for batches of them, whose size may change with `reset`.
+
+    It is a `SamplerPolicy` as well, for a `RolloutSampler`.
+    """
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        spaces: tuple[Any, Any],
+        spec: EnvSpec,
+        checkpoint: Checkpoint,
+        *,
+        device: str = "cpu",
+        deterministic: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Over a network that is restored; see `load_policy`."""
+        self.observation_space, self.action_space = spaces
+        self.spec, self.checkpoint = spec, checkpoint
+        self.deterministic = deterministic
+        self._inference = PolicyInference(model, 1, device, seed)
+        self._layout, self._actions = ObservationLayout(spaces[0]), ActionLayout(spaces[1])
+        self._is_first = np.ones(1, np.bool_)
+
+    def reset(self, rows: Any = None) -> None:
+        """An episode begins, in some rows of a batch, by number or as a mask, or in all of them."""
+        highest = 0 if rows is None or np.asarray(rows).dtype == np.bool_ else int(np.max(rows, initial=-1)) + 1
+        if highest > len(self._is_first):
+            self._resize(highest)
+        self._is_first[slice(None) if rows is None else np.asarray(rows)] = True
+
+    def act(self, observation: Any, *, action_mask: Any = None, deterministic: bool | None = None) -> Any:
+        """The action for an observation of the environment's space, or one for each of a batch.
+
+        Args:
+            observation: as `env.step` gives it, or a batch: the same with one more axis in front.
+            action_mask: 1 for each choice that is allowed, where the environment tells them in its infos.
+            deterministic: take the most likely action; None: as was said when the policy was loaded.
+
+        Raises:
+            MisfitError: it is no observation of this space.
+        """
+        number, is_batch = self._batch_size(observation)
+        if number != len(self._is_first):
+            self._resize(number)
+        arrays = {leaf.name: np.zeros((number, *leaf.shape), leaf.dtype) for leaf in self.spec.observations}
+        views = self._layout.views(arrays)
+        self._layout.write(views, slice(None) if is_batch else 0, observation)
+        if ACTION_MASK in arrays and action_mask is not None:
+            width = arrays[ACTION_MASK].shape[1]
+            masks = action_mask if is_batch else [action_mask]
+            arrays[ACTION_MASK][:] = [fitting_mask(mask, width) for mask in masks]
+        elif not any(leaf.name == ACTION_MASK for leaf in self._layout.leaves) and ACTION_MASK in arrays:
+            arrays[ACTION_MASK][:] = 1
+        chosen = self.deterministic if deterministic is None else deterministic
+        rows = self._decide(np.arange(number), arrays, self._is_first, chosen)
+        self._is_first[:] = False
+        return self._actions.batched(rows) if is_batch else next(iter(self._actions.rows(rows)))
+
+    def act_rows(
+        self, rows: NDArray[np.int64], observations: Mapping[str, NDArray[Any]], is_first: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """See `SamplerPolicy`."""
+        if len(rows) and rows.max() >= len(self._is_first):
+            self._resize(int(rows.max()) + 1)
+        return self._decide(rows, observations, is_first, self.deterministic)
+
+    def _decide(
+        self, rows: NDArray[np.int64], observations: Mapping[str, NDArray[Any]], is_first: Any, deterministic: bool
+    ) -> NDArray[np.float32]:
+        seen = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in observations.items()}
+        first = torch.from_numpy(np.asarray(is_first, np.uint8))
+        acted = self._inference.act(torch.from_numpy(rows), seen, first, deterministic)
+        actions: NDArray[np.float32] = acted.actions.numpy()
+        return actions
+
+    def _resize(self, number: int) -> None:
+        """Another batch: of the rows that there were, the states stay."""
+        self._inference.resize(number)
+        kept = self._is_first[:number]
+        self._is_first = np.ones(number, np.bool_)
+        self._is_first[: len(kept)] = kept
+
+    def _batch_size(self, observation: Any) -> tuple[int, bool]:
+        value, space = observation, self.observation_space
+        while isinstance(value, Mapping):
+            key = next(iter(space.spaces))
+            value, space = value[key], space[key]
+        shape = np.shape(value)
+        if len(shape) == len(space.shape) + 1:
+            return shape[0], True
+        return 1, False
+
+
+def load_policy(
+    folder: str | Path,
+    *,
+    policy: int = 0,
+    kind: str = "latest",
+    device: str = "cpu",
+    deterministic: bool = False,
+    seed: int = 0,
+) -> LoadedPolicy:
+    """Load a trained policy from the folder of its experiment.
+
+    Args:
+        folder: of the experiment, for example "train_dir/first".
+        policy: which of several.
+        kind: "latest" or "best" checkpoint.
+        device: as torch names it.
+        deterministic: take the most likely action instead of drawing one.
+        seed: of drawn actions.
+
+    Raises:
+        ConfigError: there is no such experiment, no checkpoint that can be read, or its environment is not installed.
+        EnvError: the environment, which is built to see its spaces, fails.
+    """
+    from appo.algorithms.config import resolve_evaluation
+    from appo.envs.api import EnvContext
+    from appo.envs.registry import make_batch_env, resolve
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no experiment: it has no config.json")
+    config, _ = resolve_evaluation(_words_of(folder))
+    if not 0 <= policy < config.sampling.num_policies:
+        raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
+    batch = make_batch_env(resolve(config.env.env), config.family, [EnvContext(seed=0)])
+    spec, spaces = batch.spec, batch.spaces
+    batch.close()
+    checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
+    model = restore_model(checkpoint, config.model, spec, device)
+    return LoadedPolicy(model, spaces, spec, checkpoint, device=device, deterministic=deterministic, seed=seed)
+
+
+def _words_of(folder: Path) -> list[str]:
+    import json
+
+    saved = json.loads((folder / "config.json").read_text())
+    env = saved.get("options", saved).get("env", "")
+    return [f"--env={env}", f"--experiment={folder.name}", f"--train_dir={folder.parent}"]

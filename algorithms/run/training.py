@@ -1,0 +1,102 @@
+"""Training from Python: `train(...)` for notebooks and scripts, with the checks of the command line.
+
+A run is started as a program of its own: it forks servers, handles signals and ends with everything that it has
+started, none of which may touch the process that asks for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from appo.utils.cli import to_text
+from appo.utils.options import ConfigError
+
+_REFUSED = 2
+_KEPT_LINES = 200
+
+
+class TrainingResult(NamedTuple):
+    """How a run ended."""
+
+    folder: Path  # of the experiment
+    summary: dict[str, Any]  # as in summary.json; empty where nothing was left to do
+    exit_code: int  # 0: the stop condition was met; 130 or 143: a signal ended it, and it can go on
+
+
+class TrainingFailed(RuntimeError):
+    """A run failed; the message has its last lines."""
+
+
+def train(
+    env: str | Callable[..., Any],
+    experiment: str = "default_experiment",
+    *,
+    train_dir: str | Path = "train_dir",
+    quiet: bool = False,
+    **options: Any,
+) -> TrainingResult:
+    """Train, or go on with an experiment that exists, until the budget is spent.
+
+    Ctrl+C, or the stop button of a notebook, ends the run after it has saved; `train` then returns as well.
+
+    Args:
+        env: as in --env; or a function of an importable module that gives an environment.
+        experiment: its name.
+        train_dir: the folder of its folder.
+        quiet: print nothing.
+        options: any of the command line, by name: `train_for_env_steps=100_000, learning_rate=1e-3`.
+
+    Raises:
+        ConfigError: the command line would refuse it; nothing was started.
+        TrainingFailed: the run failed.
+    """
+    name = env if isinstance(env, str) else _name_of(env)
+    words = [f"--env={name}", f"--experiment={experiment}", f"--train_dir={train_dir}"]
+    words += [f"--{option}={to_text(value)}" for option, value in options.items()]
+    code, lines = _run(words, quiet)
+    if code == _REFUSED:
+        raise ConfigError(lines[-1].removeprefix("train_appo.py: ") if lines else "refused")
+    if code == 1 or code < 0:
+        raise TrainingFailed("\n".join(list(lines)[-20:]))
+    folder = Path(train_dir).expanduser() / str(options.get("experiments_root", "")) / experiment
+    path = folder / "summary.json"
+    return TrainingResult(folder, json.loads(path.read_text()) if path.is_file() else {}, code)
+
+
+def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
+    found = util.find_spec("appo.train_appo")
+    assert found is not None and found.origin is not None
+    command = [sys.executable, str(Path(found.origin).resolve()), *words]
+    lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+    # A session of its own: a Ctrl+C reaches it once, from here.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        while True:
+            try:
+                for line in process.stdout:
+                    lines.append(line.rstrip())
+                    if not quiet:
+                        print(line, end="", flush=True)
+                return process.wait(), lines
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+
+
+def _name_of(factory: Callable[..., Any]) -> str:
+    module, name = factory.__module__, factory.__qualname__
+    if module == "__main__" or "." in name or "<" in name:
+        raise ConfigError(
+            f"env={name} of {module} cannot be imported by the processes of a run; put it into a module of its own and "
+            "give its name, for example env='my_envs:make_env'"
+        )
+    return f"{module}:{name}"

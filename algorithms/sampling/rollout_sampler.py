@@ -1,0 +1,478 @@
+"""A sampler: any policy in any `VecEnv`, without training. Whole episodes, exactly so many of them, or fragments.
+
+    sampler = SamplerRecipe("CartPole-v1", num_envs=8, num_workers=2).build("random")
+    batch = sampler.obtain_exact_episodes(10)      # ten from each environment, whichever are short
+    batch.save("data/cartpole")
+
+No environment waits for another one, and none for room: what it has finished lies in its own memory until it is taken,
+and only then is it asked to go on. The action is chosen when it is sent, by the newest policy; its version is kept with
+each step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from appo.algorithms.sampling.collector import EpisodeCollector
+from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
+from appo.algorithms.sampling.sampler_policies import CallablePolicy, ConstantPolicy, RandomPolicy, SamplerPolicy
+from appo.envs.faults import Restarts
+from appo.envs.vector.make import make_vec_env
+from appo.envs.vector.shared_rows import action_width, rows_of_envs
+from appo.envs.vector.space_rows import SpaceRows
+from appo.envs.vector.vec_env import KIND_RESTARTED, KIND_STEP, StepBatch, VecEnv
+from appo.utils.options import ConfigError
+
+PIECE = 64  # steps after which what an environment has gathered moves out of the common arrays
+
+
+@dataclass(frozen=True)
+class SamplerRecipe:
+    """All that it takes to build a sampler; pickles, where a sampler with its processes does not."""
+
+    env: Any  # see `make_vec_env`
+    num_envs: int | None = None
+    num_workers: int | None = None  # processes; None: one per physical core; 0: this one
+    seed: int = 0
+    max_episode_length: int | None = None  # steps, after which an episode is cut
+    max_policy_lag: int | None = None  # versions by which a step may be behind; None: any
+    start_method: str = "forkserver"
+    restarts: Restarts = field(default_factory=lambda: Restarts("restart"))
+    step_timeout: float | None = None
+    options: Any = None  # of the family of a named environment
+
+    def build(self, policy: Any = "random", *, progress: bool = False) -> RolloutSampler:
+        """Start the processes.
+
+        Args:
+            policy: see `RolloutSampler`.
+            progress: show a bar, where there is a terminal.
+        """
+        workers = (psutil.cpu_count(logical=False) or 1) if self.num_workers is None else self.num_workers
+        number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
+        processes: dict[str, Any] = {"backend": "serial"}
+        if workers:
+            processes = {"backend": "subproc", "num_workers": min(workers, number), "start_method": self.start_method}
+        env = make_vec_env(
+            self.env,
+            self.num_envs,
+            seed=self.seed,
+            restarts=self.restarts,
+            step_timeout=self.step_timeout,
+            options=self.options,
+            **processes,
+        )
+        return RolloutSampler(env, policy, recipe=self, progress=progress)
+
+
+@dataclass(frozen=True)
+class EnvUpdate:
+    """What `update_envs` does to an environment: set some of its parameters, attributes, or call methods of it."""
+
+    params: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any] | None = None
+    calls: Sequence[tuple[Any, ...]] = ()  # (method, *arguments)
+
+
+class RolloutSampler:
+    """Lets a policy play in environments, and gives what happened."""
+
+    def __init__(
+        self, env: VecEnv, policy: Any = "random", *, recipe: SamplerRecipe | None = None, progress: bool = False
+    ) -> None:
+        """Over environments, which are closed with the sampler.
+
+        Args:
+            env: the environments.
+            policy: "random"; a number or array, a constant action in policy units; a function of a batch of
+                observations; or a `SamplerPolicy`, as `load_policy` gives one.
+            recipe: how it was built, with its limits.
+            progress: show a bar, where there is a terminal.
+        """
+        self.env, self.recipe = env, recipe or SamplerRecipe(None)
+        self.total_env_steps = 0
+        """Steps of environments so far, those of episodes that were dropped, too."""
+        self.version = 0
+        """Of the policy."""
+        if self.recipe.max_episode_length is not None and not env.steps_apart:
+            raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
+        self._space_rows = SpaceRows((env.observation_space, env.action_space), env.spec)
+        self.restored = self._space_rows.restored
+        """Arrays of observations by name -> a batch of the observation space."""
+        self._policies: list[SamplerPolicy]
+        self.update_policy(policy, 0)
+        self._shows_progress = progress and sys.stderr.isatty()
+        self._store = _Store(env)
+        self._collector = EpisodeCollector(env.spec, env.num_envs, None)
+        self._surplus: list[Episode] = []  # finished, and not asked for yet
+        self._discarded = 0
+        self._running = ""  # "samples" or "stream"
+
+    def update_policy(self, policy: Any, version: int | None = None) -> None:
+        """Use another policy, or other parameters of it, from the next action on.
+
+        Args:
+            policy: as in the constructor; a dict of parameters, for a policy with a method `set_parameters`; a list
+                with one of these for each environment; None: the same policy, of a new version.
+            version: of the policy; None: one more than that before.
+
+        Raises:
+            ValueError: a list of another length.
+            TypeError: it is nothing that can act.
+        """
+        if isinstance(policy, list):
+            if len(policy) != self.env.num_envs:
+                raise ValueError(f"{len(policy)} policies for {self.env.num_envs} environments")
+            self._policies = [self._policy(each, env) for env, each in enumerate(policy)]
+        elif isinstance(policy, dict):
+            for each in {id(one): one for one in self._policies}.values():
+                if not hasattr(each, "set_parameters"):
+                    raise TypeError(f"{type(each).__name__} has no set_parameters and takes no parameters")
+                each.set_parameters(policy)
+        elif policy is not None:
+            self._policies = [self._policy(policy, 0)]
+        self.version = self.version + 1 if version is None else version
+
+    def update_envs(self, update: EnvUpdate | list[EnvUpdate | None] | None) -> None:
+        """Change environments, all alike or each in its way.
+
+        Raises:
+            ValueError: a list of another length.
+            TypeError: it is no `EnvUpdate`.
+        """
+        updates = update if isinstance(update, list) else [update] * self.env.num_envs
+        if len(updates) != self.env.num_envs:
+            raise ValueError(f"{len(updates)} updates for {self.env.num_envs} environments")
+        for env_id, each in enumerate(updates):
+            if each is None:
+                continue
+            if not isinstance(each, EnvUpdate):
+                raise TypeError(f"{each!r} is no EnvUpdate")
+            if each.params:
+                self.env.set_env_params(dict(each.params), [env_id])
+            for name, value in (each.attributes or {}).items():
+                self.env.set_attr(name, [value], [env_id])
+            for name, *arguments in each.calls:
+                self.env.call(name, *arguments, env_ids=[env_id])
+
+    def obtain_samples(self, num_steps: int) -> EpisodeBatch:
+        """Whole episodes with at least so many steps together, in the order in which they end.
+
+        Short episodes end first, so they are preferred: what is measured of them is biased where length and return go
+        together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call.
+        """
+        frames, aborted = self._begin("samples")
+        taken: list[Episode] = []
+        steps = 0
+        with self._progress("steps", num_steps) as advance:
+            while True:
+                while self._surplus and steps < num_steps:
+                    episode = self._surplus.pop(0)
+                    if self._is_new_enough(episode):
+                        taken.append(episode)
+                        steps += len(episode)
+                        advance(len(episode))
+                if steps >= num_steps:
+                    break
+                self._surplus += self._receive()
+        return self._batch(taken, frames, aborted)
+
+    def obtain_exact_episodes(self, n_per_env: int, *, max_episode_length: int | None = None) -> EpisodeBatch:
+        """So many episodes of each environment, from their beginning, in the order of the environments.
+
+        An environment that has played its share is not stepped any further. Everything begins anew.
+
+        Args:
+            n_per_env: episodes.
+            max_episode_length: steps after which an episode is cut; None: as the recipe says.
+        """
+        self._restart(np.full(self.env.num_envs, n_per_env))
+        frames, aborted = self._collector.frames, self._collector.aborted
+        episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
+        with self._progress("episodes", n_per_env * self.env.num_envs) as advance:
+            while not self._collector.is_full:
+                for episode in self._receive(max_episode_length):
+                    episodes[episode.env_id].append(episode)
+                    advance(1)
+        return self._batch([episode for of_env in episodes for episode in of_env], frames, aborted)
+
+    def stream(self, fragment_len: int) -> Iterator[Episode]:
+        """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other."""
+        while True:
+            self._begin("stream")
+            yield from [episode for episode in self._receive(fragment_len=fragment_len) if self._is_new_enough(episode)]
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Close the environments."""
+        self.env.close(timeout)
+
+    def __enter__(self) -> RolloutSampler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sampler has processes and cannot be pickled: pickle its recipe, and build it again")
+
+    def _begin(self, what: str) -> tuple[int, int]:
+        """Go on with what was done last, or begin; frames and aborted episodes until now."""
+        if self._running != what:
+            self._restart(None)
+            self._running = what
+        return self._collector.frames, self._collector.aborted
+
+    def _restart(self, episodes: NDArray[np.int64] | None) -> None:
+        self._collector = EpisodeCollector(self.env.spec, self.env.num_envs, episodes)
+        self._store.clear()
+        self._surplus.clear()
+        self._discarded = 0
+        self._running = ""
+        self.env.async_reset()
+
+    def _receive(self, limit: int | None = None, fragment_len: int | None = None) -> list[Episode]:
+        """Take what is ready and let these environments go on; the episodes, or fragments, that ended."""
+        batch = self.env.recv()
+        store, collector = self._store, self._collector
+        self.total_env_steps += int(np.count_nonzero(batch.kind == KIND_STEP))
+        numbers = store.numbers[batch.env_ids].copy()
+        wanted = collector.wants(batch.env_ids)
+        store.add(batch)
+        collector.add(batch)
+        ended: list[Episode] = []
+        for place in np.flatnonzero(collector.ended).tolist():
+            episode = self._finish(batch, place, int(numbers[place]))
+            ended += [episode] if wanted[place] else []
+        limit = self.recipe.max_episode_length if limit is None else limit
+        too_long = ~collector.ended & (store.lengths[batch.env_ids] >= (limit or np.inf))
+        for place in np.flatnonzero(too_long).tolist():
+            ended.append(self._cut(batch, place))
+        if fragment_len is not None:
+            is_full = ~collector.ended & ~too_long & (store.num_kept[batch.env_ids] >= fragment_len)
+            ended += [self._fragment(batch, place) for place in np.flatnonzero(is_full).tolist()]
+        store.show(batch)
+        going_on = batch.env_ids[collector.wants(batch.env_ids) & ~too_long]
+        if not self.env.steps_apart and not collector.is_full:
+            going_on = batch.env_ids  # all step together: what some play beyond their share is left out
+        if len(going_on):
+            self._act(going_on)
+        return ended
+
+    def _finish(self, batch: StepBatch, place: int, number: int) -> Episode:
+        env = int(batch.env_ids[place])
+        final = {name: array[place] for name, array in batch.final_obs.items()}
+        info = batch.infos.get(place * self.env.num_agents, {})
+        return self._store.take(env, number, final, info, self._space_rows)
+
+    def _cut(self, batch: StepBatch, place: int) -> Episode:
+        """End an episode that has become too long, and let its environment begin another one."""
+        env = int(batch.env_ids[place])
+        self._store.truncate(env)
+        final = {name: array[place] for name, array in batch.obs.items()}
+        episode = self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows)
+        self._collector.close_episode(env)
+        if self._collector.wants(np.array([env]))[0]:
+            self.env.reset_envs([env])
+        return episode
+
+    def _fragment(self, batch: StepBatch, place: int) -> Episode:
+        env = int(batch.env_ids[place])
+        final = {name: array[place] for name, array in batch.obs.items()}
+        return self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows, ends=False)
+
+    def _act(self, envs: NDArray[np.int64]) -> None:
+        agents, store = self.env.num_agents, self._store
+        observations = {name: array[envs] for name, array in store.latest.items()}
+        is_first = store.is_first[envs]
+        actions: NDArray[np.float32]
+        if len(self._policies) == 1:
+            actions = self._decide(self._policies[0], envs, observations, is_first)
+        else:
+            decided = []
+            for place, env in enumerate(envs.tolist()):
+                seen = {name: array[place : place + 1] for name, array in observations.items()}
+                one = slice(place, place + 1)
+                decided.append(self._decide(self._policies[env], envs[one], seen, is_first[one]))
+            actions = np.concatenate(decided)
+        store.actions[envs] = actions.reshape(store.actions[envs].shape)
+        store.versions[envs] = self.version
+        self.env.send_rows(actions.reshape(len(envs) * agents, -1), envs)
+
+    def _decide(
+        self, policy: SamplerPolicy, envs: NDArray[np.int64], observations: dict[str, NDArray[Any]], is_first: Any
+    ) -> NDArray[np.float32]:
+        agents = self.env.num_agents
+        if agents == 1:
+            return policy.act_rows(envs, observations, is_first)
+        rows = rows_of_envs(envs, agents)
+        flat = {name: array.reshape(len(rows), *array.shape[2:]) for name, array in observations.items()}
+        return policy.act_rows(rows, flat, is_first.ravel())
+
+    def _is_new_enough(self, episode: Episode) -> bool:
+        lag = self.recipe.max_policy_lag
+        if lag is None or episode.versions.min(initial=self.version) >= self.version - lag:
+            return True
+        self._discarded += len(episode)
+        return False
+
+    def _batch(self, episodes: list[Episode], frames: int, aborted: int) -> EpisodeBatch:
+        discarded, self._discarded = self._discarded, 0
+        collector = self._collector
+        return EpisodeBatch(tuple(episodes), discarded, collector.aborted - aborted, collector.frames - frames)
+
+    def _policy(self, policy: Any, env: int) -> SamplerPolicy:
+        if isinstance(policy, str):
+            if policy != "random":
+                raise TypeError(f"{policy!r} is no policy; by name there is 'random'")
+            return RandomPolicy(self.env.spec, self.env.num_envs, self.recipe.seed + env)
+        if isinstance(policy, SamplerPolicy):
+            return policy
+        if isinstance(policy, int | float | np.ndarray | list | tuple):
+            return ConstantPolicy(policy)
+        if callable(policy):
+            return CallablePolicy(policy, self._space_rows.stored)
+        raise TypeError(f"{policy!r} cannot act")
+
+    def _progress(self, unit: str, total: int) -> _Progress:
+        return _Progress(unit, total if self._shows_progress else None)
+
+
+class _Progress:
+    """A bar in a terminal; without a total, nothing."""
+
+    def __init__(self, unit: str, total: int | None) -> None:
+        self._unit, self._total = unit, total
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[int], None]:
+        if self._total is None:
+            return lambda number: None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True), transient=True)
+        self._bar.start()
+        task = self._bar.add_task(self._unit, total=self._total)
+        return lambda number: self._bar.advance(task, number)
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class _Store:
+    """What each environment has gathered of its present episode, in common arrays and in pieces cut out of them."""
+
+    def __init__(self, env: VecEnv) -> None:
+        spec, number = env.spec, env.num_envs
+        axes = () if spec.agents_per_env == 1 else (spec.agents_per_env,)
+        width = action_width(spec)
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            f"obs/{leaf.name}": ((*axes, *leaf.shape), leaf.dtype) for leaf in spec.observations
+        }
+        shapes |= {"actions": ((*axes, width), np.float32), "rewards": (axes, np.float32)}
+        shapes |= {"terminated": (axes, np.bool_), "truncated": (axes, np.bool_)}
+        shapes |= {"versions": ((), np.int64), "frames": ((), np.int32)}
+        self._steps = {name: np.zeros((number, PIECE, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        self._pieces: list[list[dict[str, NDArray[Any]]]] = [[] for _ in range(number)]
+        self._place = np.zeros(number, np.int64)
+        self._has_agents = bool(axes)
+        self.latest = {leaf.name: np.zeros((number, *axes, *leaf.shape), leaf.dtype) for leaf in spec.observations}
+        """[N, ...] the observations that the next actions follow from."""
+        self.actions = np.zeros((number, *axes, width), np.float32)
+        self.versions = np.zeros(number, np.int64)
+        self.is_first = np.ones((number, *axes), np.bool_)
+        self.numbers = np.zeros(number, np.int64)
+        """Of the present episode of each environment."""
+        self.lengths = np.zeros(number, np.int64)
+        """Steps of the present episode."""
+        self.num_kept = np.zeros(number, np.int64)
+        """The same, without those that were taken as fragments."""
+
+    def clear(self) -> None:
+        """Nothing was gathered, every environment is before its first episode."""
+        for counter in (self._place, self.numbers, self.lengths, self.num_kept):
+            counter[:] = 0
+        for pieces in self._pieces:
+            pieces.clear()
+
+    def add(self, batch: StepBatch) -> None:
+        """Add steps to the episodes that they belong to; where one begins after a failure, forget the one before."""
+        lost = batch.env_ids[batch.kind == KIND_RESTARTED]
+        for env in lost.tolist():
+            self._forget(env)
+        stepped = batch.kind == KIND_STEP
+        envs = batch.env_ids[stepped]
+        if not len(envs):
+            return
+        places = self._place[envs]
+        for name, array in self.latest.items():
+            self._steps[f"obs/{name}"][envs, places] = array[envs]
+        frames = batch.frames[stepped].reshape(len(envs), -1).max(axis=1)
+        given = (self.actions[envs], batch.rewards[stepped], batch.terminated[stepped], batch.truncated[stepped])
+        names = ("actions", "rewards", "terminated", "truncated")
+        for name, values in zip(names, given, strict=True):
+            self._steps[name][envs, places] = values
+        self._steps["versions"][envs, places] = self.versions[envs]
+        self._steps["frames"][envs, places] = frames
+        self._place[envs] += 1
+        self.lengths[envs] += 1
+        self.num_kept[envs] += 1
+        for env in envs[self._place[envs] == PIECE].tolist():
+            self._cut_out(env)
+
+    def show(self, batch: StepBatch) -> None:
+        """Keep the observations that the next actions follow from."""
+        for name, array in batch.obs.items():
+            self.latest[name][batch.env_ids] = array
+        self.is_first[batch.env_ids] = batch.is_first
+
+    def truncate(self, env: int) -> None:
+        """Mark the newest step of an environment as the last one that a limit allows."""
+        if self._place[env]:
+            self._steps["truncated"][env, self._place[env] - 1] = True
+        else:
+            self._pieces[env][-1]["truncated"][-1] = True
+
+    def take(
+        self,
+        env: int,
+        number: int,
+        final: Mapping[str, Any],
+        info: dict[str, Any],
+        space_rows: SpaceRows,
+        *,
+        ends: bool = True,
+    ) -> Episode:
+        """Take what an environment has gathered out of here; `ends`: its next step begins another episode."""
+        self._cut_out(env)
+        pieces, self._pieces[env] = self._pieces[env], []
+        joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in self._steps}
+        observations = {
+            name: np.concatenate([joined[f"obs/{name}"], np.asarray(final[name])[None]]) for name in self.latest
+        }
+        self.num_kept[env] = 0
+        if ends:
+            self.numbers[env] += 1
+            self.lengths[env] = 0
+        actions = joined["actions"] if self._has_agents else space_rows.restored_actions(joined["actions"])
+        rest = {name: joined[name] for name in ("rewards", "terminated", "truncated", "versions", "frames")}
+        return Episode(env, number, observations, actions, info=info, **rest)
+
+    def _forget(self, env: int) -> None:
+        self.numbers[env] += int(self.lengths[env] > 0)
+        self._place[env] = self.lengths[env] = self.num_kept[env] = 0
+        self._pieces[env].clear()
+
+    def _cut_out(self, env: int) -> None:
+        count = int(self._place[env])
+        if count:
+            self._pieces[env].append({name: array[env, :count].copy() for name, array in self._steps.items()})
+        self._place[env] = 0
