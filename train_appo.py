@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from appo.algorithms.config import ResolvedConfig
     from appo.envs.api import EnvProfile, EnvSpec
+    from appo.utils.signals import StopSignals
 
 
 def main(argv: list[str]) -> int:
@@ -26,6 +27,9 @@ def main(argv: list[str]) -> int:
 
     try:
         resolved = resolve(argv[1:], profile=profile)
+        if resolved.config.run.autotune:
+            argv = [*argv, *_tuned_words(argv, resolved, stop)]
+            resolved = resolve(argv[1:], profile=profile)
         from appo.algorithms.run.session import train
 
         return train(resolved, argv, stop)
@@ -34,6 +38,14 @@ def main(argv: list[str]) -> int:
             return stop.exit_code
         print(f"train_appo.py: {error}", file=sys.stderr)
         return 2
+
+
+def _tuned_words(argv: list[str], resolved: ResolvedConfig, stop: StopSignals) -> list[str]:
+    """What --autotune adds to the command line."""
+    from appo.algorithms.run.autotune import tuned_words
+    from appo.algorithms.sampling.config import available_cores
+
+    return tuned_words(argv[1:], resolved.config, available_cores(), lambda: stop.received is not None)
 
 
 def command() -> int:

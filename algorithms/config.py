@@ -72,6 +72,20 @@ class TrainConfig:
         """
         for room in (self.run, self.sampling, self.workers, self.model, self.learning, self.population):
             room.check_combinations()
+        if self.run.save_best_metric.startswith("eval_") and not self.workers.eval_every_sec:
+            raise ConfigError(
+                f"save_best_metric={self.run.save_best_metric} needs evaluations beside training: "
+                "--eval_every_sec=60, for example"
+            )
+        if self.workers.eval_every_sec and self.sampling.agent_policy_map:
+            raise ConfigError(
+                "eval_every_sec lets a policy play all agents, agent_policy_map gives each its own: leave one out"
+            )
+        if self.workers.serial_mode and self.sampling.env_backend == "subproc":
+            raise ConfigError(
+                "serial_mode=True runs everything in one process, env_backend=subproc environments in others; nearest: "
+                "--env_backend=serial"
+            )
         policies, population = self.sampling.num_policies, self.population
         if population.with_pbt and policies < 2:
             raise ConfigError("with_pbt=True needs a population; nearest: --num_policies=2, usual are 4 to 8")

@@ -138,6 +138,22 @@ class WorkerQuarantined(NamedTuple):
     reason: str
 
 
+class EvaluationFinished(NamedTuple):
+    """evaluation worker -> driver: how one version of a policy's weights did in episodes of their own."""
+
+    policy: int
+    version: int  # policy version
+    episodes: int
+    mean_return: float
+    sem_return: float  # standard error of the mean
+    min_return: float
+    max_return: float
+    mean_true_return: float  # the return where the environment reports no objective
+    mean_length: float  # frames
+    extra: dict[str, float]  # means of the environment's statistics
+    seconds: float  # that it took
+
+
 class CheckpointSaved(NamedTuple):
     """learner -> driver: a checkpoint is safely on disk."""
 
@@ -264,6 +280,7 @@ Report = (
     | MatchesFinished
     | OpponentFailed
     | TrainingReport
+    | EvaluationFinished
     | PolicyRestored
     | PolicyRecovered
     | TrainingRolledBack
@@ -284,4 +301,4 @@ Setting = SetRewardShaping | SetOpponent | SetOpponentShares
 Command = LearnerCommand | ReplaceWorkers | Setting
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
-EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport)
+EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport, EvaluationFinished)

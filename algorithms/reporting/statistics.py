@@ -11,13 +11,21 @@ import psutil
 
 from appo.algorithms.memory.counters import EventCounter, Timer
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.messages import EpisodesFinished, PolicyAdopted, PolicyRestored, Report, TrainingReport
+from appo.algorithms.messages import (
+    EpisodesFinished,
+    EvaluationFinished,
+    PolicyAdopted,
+    PolicyRestored,
+    Report,
+    TrainingReport,
+)
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
 
 RATES_EVERY_S = 1.0
+EVALUATED = "eval_"  # beginning of the names of metrics that evaluations beside training tell
 
 
 class Statistics:
@@ -45,6 +53,10 @@ class Statistics:
         self.budget = budget
         self.episodes = [EpisodeWindow(stats_avg) for _ in range(policies)]
         self.training: list[dict[str, float]] = [{} for _ in range(policies)]
+        self.evaluations: list[EvaluationFinished | None] = [None] * policies
+        """The newest of each policy."""
+        self._adopted = [0] * policies  # the version with which each became what it is
+        self._untold: set[int] = set()  # policies whose newest evaluation is in no point yet
         self.restored: list[PolicyRestored | None] = [None] * policies
         self.frame_rate = RateMeter()
         self.step_rates = [RateMeter() for _ in range(policies)]
@@ -70,7 +82,15 @@ class Statistics:
                     self.episodes[episode.policy].add(episode)
         elif isinstance(report, TrainingReport):
             self.training[report.policy] = report.metrics
+        elif isinstance(report, EvaluationFinished):
+            if (
+                report.version >= self._adopted[report.policy]
+            ):  # else it was of another policy, before it became this one
+                self.evaluations[report.policy] = report
+                self._untold.add(report.policy)
         elif isinstance(report, PolicyAdopted):
+            self.evaluations[report.policy], self._adopted[report.policy] = None, report.train_step
+            self._untold.discard(report.policy)
             sizes = self.arrays.sizes
             self.episodes[report.policy].forget(under_way=sizes.trajectories // sizes.acting_policies)
         elif isinstance(report, PolicyRestored):
@@ -118,6 +138,13 @@ class Statistics:
     def budget_spent(self) -> float:
         """Share of the budget that is used up; 1 and more: training is over."""
         return self.budget.spent(self.total_env_frames, self.train_seconds)
+
+    def best_metric(self, policy: int, name: str) -> float | None:
+        """The number by which the best checkpoint is picked; None: there is none yet."""
+        if not name.startswith(EVALUATED):
+            return self.episodes[policy].full_average(name)
+        told = self.evaluations[policy]
+        return None if told is None else evaluation_tags(told).get(f"eval/{name.removeprefix(EVALUATED)}")
 
     def run_state(self, policy: int) -> dict[str, Any]:
         """What a checkpoint keeps of the driver."""
@@ -169,7 +196,7 @@ class Statistics:
         event_counts = self.arrays["event_counts"].sum(axis=0)
         return {
             "restarts": int(self.arrays["restarts"].sum()),
-            "quarantined_actors": int(self.arrays["quarantined"].sum()),
+            "quarantined_actors": int(self.arrays["quarantined"][self._kinds.get("ACTOR", slice(None))].sum()),
             "env_crashes": int(event_counts[EventCounter.ENV_CRASHES]),
             "env_bad_data": int(event_counts[EventCounter.ENV_BAD_DATA]),
             "skipped_steps": int(event_counts[EventCounter.LEARNER_SKIPPED_STEPS]),
@@ -222,10 +249,19 @@ class Statistics:
 
     def _points(self) -> tuple[Point, ...]:
         stages = self.stage_scalars()
-        return tuple(
-            Point(policy, self.env_frames(policy), _finite(self.scalars(policy) | stages))
+        points = tuple(
+            Point(
+                policy, self.env_frames(policy), _finite(self.scalars(policy) | stages | self._new_evaluation(policy))
+            )
             for policy in range(len(self.episodes))
         )
+        self._untold.clear()
+        return points
+
+    def _new_evaluation(self, policy: int) -> dict[str, float]:
+        """Tags of an evaluation, in one point only: between two of them nothing is known."""
+        told = self.evaluations[policy]
+        return evaluation_tags(told) if told is not None and policy in self._untold else {}
 
     def _restore(self, report: PolicyRestored) -> None:
         self.restored[report.policy] = report
@@ -234,6 +270,22 @@ class Statistics:
         self._base_frames[report.policy] = int(report.run_state["env_frames"])
         self._base_seconds = max(self._base_seconds, float(report.run_state["train_seconds"]))
         self.episodes[report.policy].restore(report.run_state["episodes"])
+
+
+def evaluation_tags(told: EvaluationFinished) -> dict[str, float]:
+    """The `eval/` tags of an evaluation."""
+    tags = {
+        "reward": told.mean_return,
+        "reward_sem": told.sem_return,
+        "reward_min": told.min_return,
+        "reward_max": told.max_return,
+        "true_reward": told.mean_true_return,
+        "len": told.mean_length,
+        "episodes": float(told.episodes),
+        "policy_version": float(told.version),
+        "seconds": told.seconds,
+    }
+    return {f"eval/{name}": value for name, value in {**told.extra, **tags}.items()}
 
 
 def _finite(scalars: dict[str, float]) -> dict[str, float]:

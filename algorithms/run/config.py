@@ -59,7 +59,9 @@ class RunConfig:
         choices=("latest", "best"),
     )
     save_best_metric: str = option(
-        "reward", "What decides which policy is the best: reward, true_reward, len, or a statistic of the environment"
+        "reward",
+        "What decides which policy is the best: reward, true_reward, len, or a statistic of the environment; or the "
+        "same of evaluations beside training, as eval_reward",
     )
     save_best_after: int = option(100_000, "No best checkpoint before this many environment frames", minimum=0)
     save_best_every_sec: float = option(5.0, "Seconds between looks at whether the policy is the best yet", minimum=0.0)
@@ -68,6 +70,12 @@ class RunConfig:
         20.0, "Seconds between points in TensorBoard and metrics.jsonl", minimum=0.1
     )
     sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
+
+    autotune: bool = option(
+        False,
+        "Before the run, try numbers of workers, environments and splits for at most a minute, and take those that "
+        "make the most frames per second here; what is typed stays",
+    )
 
     @property
     def folder(self) -> Path:

@@ -22,7 +22,7 @@ from appo.algorithms.workers.seeds import Seeds
 from appo.algorithms.workers.worker import Bells, SharedMemoryHandle
 from appo.algorithms.workers.worker_handle import WorkerSpec
 from appo.envs.api import EnvSpec
-from appo.envs.registry import resolve
+from appo.envs.registry import ResolvedEnv, resolve, vectorised
 from appo.utils.options import ConfigError
 from appo.utils.processes import available_memory
 
@@ -175,6 +175,16 @@ def model_job(config: TrainConfig, spec: EnvSpec, device: str, available_mb: flo
     )
 
 
+def resolved_env(config: TrainConfig) -> ResolvedEnv:
+    """The environment of a run, as --env and --env_backend say.
+
+    Raises:
+        ConfigError: it has no such form.
+    """
+    env = resolve(config.env.env)
+    return vectorised(env) if config.sampling.env_backend == "native" else env
+
+
 def plan_of(
     config: TrainConfig,
     spec: EnvSpec,
@@ -186,7 +196,7 @@ def plan_of(
     run = config.run
     return RunPlan(
         spec=spec,
-        env=resolve(config.env.env),
+        env=resolved_env(config),
         family_options=config.family,
         sampling=config.sampling,
         model=config.model,

@@ -197,7 +197,7 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
         RunFailed: the environment does not start.
         ConfigError: it cannot be trained on, or breaks the contract.
     """
-    sampling, env = config.sampling, resolve(config.env.env)
+    sampling, env = config.sampling, resources.resolved_env(config)
     limit = TimeLimit(sampling.reset_timeout_seconds, "--reset_timeout_seconds")
 
     def is_stopped() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,17 @@ from appo.algorithms.sampling.policy_assignment import PolicyAssignment, SplitAs
 from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.algorithms.workers.core_sharing import CoreSharing
-from appo.algorithms.workers.doorbells import Doorbell
 from appo.algorithms.workers.jobs import ActorJob
 from appo.algorithms.workers.roster import LEARNER, OPPONENT_WORKER, POLICY_WORKER
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError, RewardShapingBatch
-from appo.envs.faults import FaultPolicy
+from appo.envs.faults import FaultPolicy, Restarts
 from appo.envs.registry import make_batch_env
+from appo.envs.vector.env_process import ChildFaults
+from appo.envs.vector.env_processes import ProcessSettings
+from appo.envs.vector.subproc_batch import SubprocBatchEnv
+from appo.utils import processes
+from appo.utils.doorbells import Doorbell
 from appo.utils.processes import limit_native_threads
 
 # Episodes are reported in batches: a message costs more than an environment step of a small task.
@@ -70,7 +75,8 @@ class ActorWorker(Worker):
         self.counters.enter(Phase.RESET)
         faults = fault_policy(job.sampling, self.counters)
         for index in range(job.sampling.worker_num_splits):
-            self.splits.append(build_split(self.arrays, job, index, self.start.generation, faults))
+            split = build_split(self.arrays, job, index, self.start.generation, faults, self._cores_of_environments())
+            self.splits.append(split)
         if job.sampling.force_envs_single_thread:
             limit_native_threads()  # after the environments brought their libraries in
         self._start_splits()
@@ -96,6 +102,10 @@ class ActorWorker(Worker):
         self._next_report = 0.0
         self._report_episodes()
         close_splits(getattr(self, "splits", []))
+
+    def _cores_of_environments(self) -> list[int]:
+        """Those of the run, where this actor has one of its own for the sake of engines."""
+        return processes.usable_cores(self.start.driver) if self.start.placement.cores else []
 
     def _start_splits(self) -> None:
         job, generation, number = self.job, self.start.generation, len(self.splits)
@@ -202,9 +212,23 @@ def fault_policy(sampling: SamplingConfig, counters: WorkerCounters) -> FaultPol
 
 
 def build_split(
-    arrays: SharedArrays, job: ActorJob, split: int, generation: int, faults: FaultPolicy | None = None
+    arrays: SharedArrays,
+    job: ActorJob,
+    split: int,
+    generation: int,
+    faults: FaultPolicy | None = None,
+    cores: Sequence[int] = (),
 ) -> EnvSplit:
-    """The environments of one split, over the blocks that are theirs. Without `faults`, every failure is raised."""
+    """The environments of one split, over the blocks that are theirs.
+
+    Args:
+        arrays: of the run.
+        job: of the actor.
+        split: number of the split.
+        generation: how often the actor was replaced.
+        faults: decides about failures; None: every one is raised.
+        cores: to which processes of environments are pinned in turn; empty: they run where the actor does.
+    """
     sampling = job.sampling
     per_split = sampling.num_envs_per_worker // sampling.worker_num_splits
     contexts = []
@@ -215,7 +239,7 @@ def build_split(
         # Environments that are built anew within one life of the actor count on from here.
         attempt = generation * ATTEMPTS_PER_LIFE
         contexts.append(EnvContext(job.index, vector_index, env_id, total, job.env_seed, attempt=attempt))
-    env = make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
+    env = _batch_env(job, contexts, faults, cores)
     opponents = Opponents(arrays, sampling.self_play_share) if sampling.self_play else None
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
     return EnvSplit(
@@ -227,6 +251,35 @@ def build_split(
         _shaper(env, arrays, job),
         _matches(env, arrays, job, seed, opponents) if opponents is not None else None,
     )
+
+
+def _batch_env(job: ActorJob, contexts: list[EnvContext], faults: FaultPolicy | None, cores: Sequence[int]) -> BatchEnv:
+    """The environments of a split, in this process or in others."""
+    sampling = job.sampling
+    if not sampling.env_processes:
+        return make_batch_env(job.env, job.family_options, contexts, faults, job.spec)
+    child_faults = None if faults is None else ChildFaults(faults.max_rebuilds, faults.drops_bad_data)
+    restarts = Restarts(
+        "raise" if faults is None else "restart",
+        sampling.env_restarts_lifetime,
+        sampling.env_restarts_rate,
+        sampling.env_restarts_period,
+    )
+    settings = ProcessSettings(
+        num_workers=sampling.env_processes,
+        start_method=sampling.env_start_method,
+        reset_timeout_s=sampling.reset_timeout_seconds,
+        step_timeout_s=sampling.env_step_timeout or None,
+        restarts=restarts,
+        child_faults=child_faults,
+        own_session=False,
+        cores=tuple(cores),
+        first_core=contexts[0].env_id,
+        single_thread=sampling.force_envs_single_thread,
+    )
+    if faults is not None:
+        settings.count, settings.beat = faults.count, faults.beat
+    return SubprocBatchEnv(job.env, job.family_options, contexts, settings, job.spec)
 
 
 def _matches(

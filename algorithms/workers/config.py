@@ -76,6 +76,16 @@ class WorkersConfig:
         "replaces it when it is lost; weights are kept after every optimizer step",
         minimum=0.0,
     )
+    eval_every_sec: float = option(
+        0.0,
+        "Seconds from one evaluation to the next while training goes on: a process of the lowest priority plays "
+        "episodes of its own with the newest weights; eval/ tags. 0: none",
+        minimum=0.0,
+        maximum=86_400.0,
+    )
+    eval_episodes: int = option(10, "Episodes of such an evaluation", minimum=1)
+    eval_envs: int = option(4, "Environments in which they are played, at most", minimum=1, maximum=256)
+    eval_most_likely: bool = option(False, "Take the most likely action in them instead of drawing one")
     policy_worker_threads: int = option(
         0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024
     )
@@ -105,6 +115,11 @@ class WorkersConfig:
             ConfigError: the message names the nearest value that works.
         """
         _ = self.actor_gpus
+        if self.serial_mode and self.eval_every_sec:
+            raise ConfigError(
+                f"serial_mode=True computes everything in one process, so eval_every_sec={self.eval_every_sec:g} "
+                "cannot be; nearest: 0, and enjoy_appo.py --no_render afterwards"
+            )
         if self.serial_mode and self.policy_workers_per_policy != 1:
             raise ConfigError(
                 f"serial_mode=True computes everything in one process, so policy_workers_per_policy="

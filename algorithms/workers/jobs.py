@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +99,47 @@ class OpponentJob:
     def of(cls, plan: RunPlan, seed: int) -> OpponentJob:
         """The work of the opponent worker."""
         return cls(plan.checkpoint_dirs, plan.spec, plan.model, plan.device, seed)
+
+
+@dataclass
+class EvaluationWorkerJob:
+    """What is scored beside training, and how often."""
+
+    num_policies: int
+    every_s: float
+    episodes: int  # of each evaluation
+    num_envs: int  # at most
+    deterministic: bool
+    env: ResolvedEnv
+    family_options: Any
+    single_thread: bool
+    spec: EnvSpec
+    model: ModelConfig
+    seed: int
+
+    @classmethod
+    def of(cls, plan: RunPlan, seed: int) -> EvaluationWorkerJob:
+        """The work of the evaluation worker."""
+        workers = plan.workers
+        return cls(
+            num_policies=plan.sampling.num_policies,
+            every_s=workers.eval_every_sec,
+            episodes=workers.eval_episodes,
+            num_envs=workers.eval_envs,
+            deterministic=workers.eval_most_likely,
+            env=plan.env,
+            family_options=for_evaluation(plan.family_options, plan.env.family.evaluation),
+            single_thread=plan.sampling.force_envs_single_thread,
+            spec=plan.spec,
+            model=plan.model,
+            seed=seed % 2**31,
+        )
+
+
+def for_evaluation(family_options: Any, values: dict[str, Any]) -> Any:
+    """A family's options with the values that it has for evaluation, see `EnvFamily.evaluation`."""
+    names = {field.name for field in dataclasses.fields(family_options)}
+    return dataclasses.replace(family_options, **{name: value for name, value in values.items() if name in names})
 
 
 @dataclass

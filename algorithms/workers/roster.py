@@ -13,10 +13,11 @@ from appo.algorithms.memory.counters import EventCounter
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.workers.config import WorkersConfig
-from appo.algorithms.workers.jobs import ActorJob, LearnerJob, OpponentJob, PolicyJob, RunPlan
+from appo.algorithms.workers.jobs import ActorJob, EvaluationWorkerJob, LearnerJob, OpponentJob, PolicyJob, RunPlan
 from appo.algorithms.workers.seeds import SeedKey
 
 ACTOR, POLICY_WORKER, OPPONENT_WORKER, LEARNER = "actor", "policy worker", "opponent worker", "learner"
+EVALUATION_WORKER = "evaluation worker"
 
 
 class WorkerId(NamedTuple):
@@ -53,7 +54,8 @@ class WorkerKind(NamedTuple):
     give_back: Callable[[SharedArrays, WorkerId], None]  # frees what a lost worker held
     starts: int  # the lowest first
     uses_torch: bool = True
-    can_be_spared: bool = False  # after too many failures in a row the run goes on without it
+    can_be_spared: bool = False  # after too many failures in a row the run goes on without it, while others are left
+    is_optional: bool = False  # the same, whatever becomes of it
 
 
 class Roster:
@@ -169,5 +171,18 @@ KINDS: dict[str, WorkerKind] = {
         worth_a_restart=EventCounter.LEARNER_BATCHES,
         give_back=lambda arrays, worker: blocks.stop_taking(arrays, worker.policy),
         starts=1,  # it takes longest, and all others wait for its weights
+    ),
+    EVALUATION_WORKER: WorkerKind(
+        name="evaluation",
+        worker_class="appo.algorithms.workers.evaluation_worker:EvaluationWorker",
+        group=lambda sampling, workers: Group(1, int(workers.eval_every_sec > 0)),
+        job=lambda plan, worker: EvaluationWorkerJob.of(plan, plan.seeds.of(SeedKey.EVALUATION)),
+        rings=lambda roster, worker: [],
+        timers="EVALUATION",
+        first_work=EventCounter.EVALUATIONS,
+        worth_a_restart=EventCounter.EVALUATIONS,
+        give_back=lambda arrays, worker: None,
+        starts=4,
+        is_optional=True,
     ),
 }

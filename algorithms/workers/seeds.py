@@ -16,6 +16,7 @@ class SeedKey(enum.IntEnum):
     LEARNER = 3
     POPULATION = 4
     OPPONENT_WORKER = 5
+    EVALUATION = 6
 
 
 class Seeds:

@@ -5,10 +5,11 @@ import re
 import torch
 
 from appo.algorithms.learning.learner import Learner
-from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, TrainingReport
+from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, EvaluationFinished, TrainingReport
 from appo.algorithms.population.opponents import PastSelf, RecentScore
 from appo.algorithms.population.ratings import WinMatrix
 from appo.algorithms.reporting.sinks.status import as_json
+from appo.algorithms.reporting.statistics import evaluation_tags
 from appo.algorithms.run.controllers.population import Member, Population
 from appo.algorithms.run.controllers.self_play import SelfPlay, _Side
 from appo.algorithms.sampling.config import SamplingConfig
@@ -40,10 +41,15 @@ def training_metrics():
 
 def statistics():
     """The driver's numbers after an episode and an iteration."""
-    numbers = small_statistics(10, opponents=1)
+    numbers = small_statistics(10, opponents=1, evaluators=1)
     numbers.add(EpisodesFinished([EpisodeFinished(0, 1.0, 2.0, 30, {"kills": 4.0})]))
     numbers.add(TrainingReport(0, 1, training_metrics()))
     return numbers
+
+
+def evaluation():
+    """An evaluation beside training."""
+    return EvaluationFinished(0, 7, 5, 1.0, 0.1, 0.5, 1.5, 1.0, 30.0, {"kills": 4.0}, 0.5)
 
 
 def population_of_one():
@@ -73,10 +79,11 @@ def self_play_of_one():
 def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
     of_a_run = statistics()
     written = set(of_a_run.scalars(0) | of_a_run.stage_scalars() | population_of_one().scalars(0))
-    written |= set(self_play_of_one().scalars(0))
+    written |= set(self_play_of_one().scalars(0)) | set(evaluation_tags(evaluation()))
     assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
     placeholders = {
         "0_aux/avg_kills": "0_aux/avg_<statistic>",
+        "eval/kills": "eval/<statistic>",
         f"train/aux_{LOSS}": "train/aux_<name>",
         f"train/aux_{LOSS}_distance": "train/aux_<name>_<key>",
         "zz_pbt/cfg_learning_rate": "zz_pbt/cfg_<option>",

@@ -45,7 +45,7 @@ def test_a_policy_meets_its_past_selves_and_goes_on_with_them_after_a_resume(sta
     assert sum(map(sum, told(run)["wins"])) > 100 and len(told(run)["players"]) == 5, "as it was at the end"
     again = start(*SMALL, *options, "--train_for_env_steps=35000", env=GAME)
     assert again.end() == 0, again.output
-    assert pool_of(again)[0] == first[0] and set(pool_of(again)) & set(first[1:]), "spread over the whole experiment"
+    assert pool_of(again)[0] == first[0] and pool_of(again)[1] <= first[-1], "spread over the whole experiment"
     assert matches_of(again) > points[-1]["self_play/matches"]
 
 

@@ -7,7 +7,16 @@ import math
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, PolicyRestored, TrainingReport
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.statistics import Statistics
-from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, OPPONENT_WORKER, POLICY_WORKER, Group, Roster
+from appo.algorithms.workers.roster import (
+    ACTOR,
+    EVALUATION_WORKER,
+    KINDS,
+    LEARNER,
+    OPPONENT_WORKER,
+    POLICY_WORKER,
+    Group,
+    Roster,
+)
 from tests.memory.memory_cases import shared
 
 
@@ -25,7 +34,13 @@ class Clock:
 
 
 def small_statistics(
-    stats_avg: int = 3, *, budget: Budget | None = None, every_s: float = 20.0, opponents: int = 0, **sizes
+    stats_avg: int = 3,
+    *,
+    budget: Budget | None = None,
+    every_s: float = 20.0,
+    opponents: int = 0,
+    evaluators: int = 0,
+    **sizes,
 ) -> Statistics:
     """Of two actors; processes: two actors, a policy worker and a learner for each policy, opponent workers."""
     policies = sizes.get("policies", 1)
@@ -34,6 +49,8 @@ def small_statistics(
     if opponents:
         groups[OPPONENT_WORKER] = Group(1, opponents)
     groups[LEARNER] = Group(policies, 1)
+    if evaluators:
+        groups[EVALUATION_WORKER] = Group(1, evaluators)
     roster = Roster(groups)
     kinds = {KINDS[kind].timers: roster.places(kind) for kind in groups}
     arrays = shared(**({"actors": 2, "processes": len(roster)} | sizes))

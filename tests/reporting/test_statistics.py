@@ -238,8 +238,8 @@ def test_rates_come_from_the_counters_of_this_run(monkeypatch):
 
 
 def test_each_kind_of_process_shares_its_time_among_its_stages():
-    # Actors 0 and 1, policy workers 2 and 3, the opponent worker 4, learners 5 and 6.
-    statistics = small_statistics(policies=2, opponents=1)
+    # Actors 0 and 1, policy workers 2 and 3, the opponent worker 4, learners 5 and 6, the evaluation worker 7.
+    statistics = small_statistics(policies=2, opponents=1, evaluators=1)
     timers, event_counts = statistics.arrays["timers"], statistics.arrays["event_counts"]
     timers[0, Timer.ACTOR_ENV_STEP], timers[1, Timer.ACTOR_WAIT_POLICY] = 3.0, 1.0
     timers[2, Timer.POLICY_FORWARD], timers[3, Timer.POLICY_WAIT] = 1.0, 1.0
@@ -247,7 +247,7 @@ def test_each_kind_of_process_shares_its_time_among_its_stages():
     timers[6, Timer.LEARNER_TRAIN] = 7.0
     event_counts[2:4, EventCounter.POLICY_BATCHES], event_counts[2:4, EventCounter.POLICY_ROWS] = [4, 6], [20, 80]
     event_counts[5:7, EventCounter.LEARNER_BATCHES] = [1, 2]
-    statistics.arrays["memory_mb"][:] = [50, 70, 300, 100, 500, 400, 200]
+    statistics.arrays["memory_mb"][:] = [50, 70, 300, 100, 500, 400, 200, 90]
     tags = statistics.stage_scalars()
     assert (tags["stats/actor_env_step"], tags["stats/actor_wait_policy"]) == (0.75, 0.25)
     assert (tags["stats/policy_forward"], tags["stats/policy_wait"]) == (0.5, 0.5)

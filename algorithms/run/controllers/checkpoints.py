@@ -139,7 +139,7 @@ class CheckpointScheduler(Controller):
     def _maybe_ask_for_best(self, policy: int) -> None:
         if self._statistics.env_frames(policy) < self._run.save_best_after:
             return
-        metric = self._statistics.episodes[policy].full_average(self._run.save_best_metric)
+        metric = self._statistics.best_metric(policy, self._run.save_best_metric)
         # What was asked for and has not failed counts as well: it is on its way to the disk.
         under_way = [each.metric for each in self._open.values() if each.policy == policy and each.kind == "best"]
         if metric is not None and math.isfinite(metric) and metric > max(self.best[policy], *under_way, -math.inf):

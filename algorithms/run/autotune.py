@@ -1,0 +1,294 @@
+"""The right sizes: how many workers, environments and splits make the most frames on this machine, by trying them.
+
+Each candidate is a short run of the whole program, learning included, since actors, policy workers and learners share
+the cores. The search goes along one option at a time from the values that the run would have anyway, so it never ends
+below them; what the user has typed stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from appo.algorithms.config import TrainConfig
+from appo.utils.files import atomic_write_json
+
+BUDGET_S = 60.0
+MEASURED_S, WARM_UP_S, LONGEST_START_S = 3.0, 1.0, 20.0
+# A candidate has to be this much better than what stands: less is noise.
+WORTHWHILE = 1.04
+# More trajectories at a time than this many iterations consume would only be older when they are learned from.
+MOST_ITERATIONS_AT_A_TIME = 4
+STOP_S = 3.0
+POLL_S = 0.1
+# Below this many frames of each environment per second, a process for each of them may pay.
+SLOW_FRAMES_PER_S = 400.0
+OPTIONS = ("num_workers", "num_envs_per_worker", "worker_num_splits", "env_backend")
+
+log = logging.getLogger(__name__)
+
+
+class Sizes(NamedTuple):
+    """What is tuned."""
+
+    num_workers: int
+    num_envs_per_worker: int
+    worker_num_splits: int
+    env_backend: str = "serial"
+
+    @property
+    def words(self) -> list[str]:
+        """As they are typed."""
+        return [f"--{name}={value}" for name, value in self._asdict().items()]
+
+    @property
+    def num_envs(self) -> int:
+        """Of all workers."""
+        return self.num_workers * self.num_envs_per_worker
+
+
+class Tried(NamedTuple):
+    """One candidate."""
+
+    sizes: Sizes
+    frames_per_s: float  # 0: it did not run
+
+
+class Limits(NamedTuple):
+    """What bounds the search."""
+
+    cores: int
+    most_envs: int  # of all workers
+    fixed: frozenset[str] = frozenset()  # options that stay as they are
+
+
+def search(
+    measure: Callable[[Sizes], float], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
+) -> list[Tried]:
+    """Try sizes from `first` on, one option at a time; all that were tried, the best last.
+
+    Args:
+        measure: frames per second of a candidate, 0 where it does not run.
+        first: the values that the run would have anyway.
+        limits: of the search.
+        has_time: whether another candidate can be measured.
+    """
+    tried: dict[Sizes, float] = {}
+
+    def rate(sizes: Sizes) -> float:
+        if sizes not in tried:
+            tried[sizes] = measure(sizes)
+        return tried[sizes]
+
+    best = first
+    rate(first)
+    for candidates in (_more_envs, _fewer_envs, _other_workers, _other_splits, _more_envs, _processes):
+        for candidate in candidates(best, limits, tried):
+            if not has_time():
+                break
+            if rate(candidate) > WORTHWHILE * tried[best]:
+                best = candidate
+            elif candidates in (_more_envs, _fewer_envs):
+                break  # it goes up to a summit, and down from there
+    order = [Tried(sizes, found) for sizes, found in tried.items() if sizes != best]
+    return [*order, Tried(best, tried[best])]
+
+
+def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+    del tried
+    number = best.num_envs_per_worker
+    while "num_envs_per_worker" not in limits.fixed:
+        step = 4 if number <= 4 else 2
+        number *= step
+        if number * best.num_workers > limits.most_envs:
+            return
+        yield best._replace(num_envs_per_worker=number)
+
+
+def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+    number = best.num_envs_per_worker // 2
+    while "num_envs_per_worker" not in limits.fixed and number >= best.worker_num_splits:
+        candidate = best._replace(num_envs_per_worker=number - number % best.worker_num_splits)
+        if candidate in tried:
+            return
+        yield candidate
+        number //= 2
+
+
+def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+    if "num_workers" in limits.fixed:
+        return
+    cores = limits.cores
+    for number in (2 * cores, cores, max(1, cores - 1), 4 * cores):
+        envs = best.num_envs_per_worker
+        if "num_envs_per_worker" not in limits.fixed:  # as many environments in all
+            share = max(1, round(best.num_envs / number / best.worker_num_splits))
+            envs = share * best.worker_num_splits
+        candidate = best._replace(num_workers=number, num_envs_per_worker=envs)
+        if candidate not in tried and candidate.num_envs <= max(limits.most_envs, best.num_envs):
+            yield candidate
+
+
+def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+    del tried
+    if "worker_num_splits" not in limits.fixed:
+        splits = 1 if best.worker_num_splits > 1 else 2
+        if best.num_envs_per_worker % splits == 0:
+            yield best._replace(worker_num_splits=splits)
+
+
+def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+    is_slow = tried[best] / max(1, best.num_envs) < SLOW_FRAMES_PER_S
+    if "env_backend" not in limits.fixed and best.env_backend == "serial" and is_slow:
+        yield best._replace(env_backend="subproc")
+
+
+def tuned_words(argv: Sequence[str], config: TrainConfig, cores: int, is_stopped: Callable[[], bool]) -> list[str]:
+    """Search for the sizes of a run, print the table, save it; what is to be typed in addition.
+
+    Args:
+        argv: the words of the command line, without the program.
+        config: what they come to.
+        cores: of this machine.
+        is_stopped: looked at now and then; nothing is chosen when it holds.
+    """
+    sampling, learning = config.sampling, config.learning
+    first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
+    typed = frozenset(name for name in OPTIONS if any(is_option(word, name) for word in argv))
+    most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * learning.trajectories_per_iteration)
+    deadline = time.monotonic() + BUDGET_S
+    longest = 0.0
+    with tempfile.TemporaryDirectory(prefix="appo-autotune-") as folder:
+
+        def measure(sizes: Sizes) -> float:
+            nonlocal longest
+            began = time.monotonic()
+            found = frames_per_second(argv, sizes, Path(folder), is_stopped)
+            longest = max(longest, time.monotonic() - began)
+            print(f"autotune: {' '.join(sizes.words)}: {found:,.0f} frames per second", flush=True)
+            return found
+
+        def has_time() -> bool:
+            return not is_stopped() and time.monotonic() + longest < deadline
+
+        tried = search(measure, first, Limits(cores, most, typed), has_time)
+    best = tried[-1]
+    if is_stopped():
+        return []
+    if not best.frames_per_s:
+        print(f"autotune: no run came to train within {LONGEST_START_S:g} s; the sizes stay as they are", flush=True)
+        return []
+    show(tried, first, config.env.env)
+    save(tried, first, config)
+    return [word for word in best.sizes.words if word.partition("=")[0].removeprefix("--") not in typed]
+
+
+def frames_per_second(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> float:
+    """Run the program for a moment with other sizes; 0 where it does not train."""
+    own = ("autotune", "experiment", "train_dir", "experiments_root", "restart_behavior", "train_for_seconds", *OPTIONS)
+    words = without(argv, own)
+    words += [*sizes.words, "--experiment=tried", f"--train_dir={folder}", "--restart_behavior=overwrite"]
+    words += [
+        f"--train_for_seconds={LONGEST_START_S + MEASURED_S + WARM_UP_S:g}",
+        "--train_for_env_steps=10000000000",
+        "--decorrelate_experience_max_seconds=0",
+        "--save_best_after=10000000000",
+    ]
+    program = Path(sys.modules["__main__"].__file__ or "") if _is_program() else None
+    command = [sys.executable, str(program)] if program else [sys.executable, "-m", "appo.train_appo"]
+    status = folder / "tried" / "status.json"
+    status.unlink(missing_ok=True)
+    with subprocess.Popen(
+        [*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            return _measured(process, status, is_stopped)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()  # the guardian ends the rest
+
+
+def _is_program() -> bool:
+    name = getattr(sys.modules.get("__main__"), "__file__", None)
+    return name is not None and Path(name).name == "train_appo.py"
+
+
+def _measured(process: subprocess.Popen[bytes], path: Path, is_stopped: Callable[[], bool]) -> float:
+    """Frames per second between two looks, once the run has learned something and gone on for a moment."""
+    began = time.monotonic()
+    trains_since: float | None = None
+    warm: tuple[float, int] | None = None
+    while process.poll() is None and not is_stopped() and time.monotonic() - began < LONGEST_START_S:
+        time.sleep(POLL_S)
+        try:
+            told = json.loads(path.read_text())
+        except (OSError, json.JSONDecodeError):
+            continue
+        if not all(policy["train_steps"] for policy in told["policies"]):
+            continue
+        now, frames = float(told["time"]), int(told["env_frames"])
+        trains_since = now if trains_since is None else trains_since
+        if warm is None and now - trains_since >= WARM_UP_S:
+            warm = now, frames
+        if warm is not None and now - warm[0] >= MEASURED_S:
+            return (frames - warm[1]) / (now - warm[0])
+    return 0.0
+
+
+def without(argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    """A command line without some options, whether their values follow "=" or stand alone."""
+    kept: list[str] = []
+    is_value_dropped = False
+    for word in argv:
+        if word.startswith("--"):
+            is_dropped = any(is_option(word, name) for name in names)
+            is_value_dropped = is_dropped and "=" not in word
+        else:
+            is_dropped, is_value_dropped = is_value_dropped, False
+        if not is_dropped:
+            kept.append(word)
+    return kept
+
+
+def is_option(word: str, name: str) -> bool:
+    """A word of a command line sets this option."""
+    return re.sub("-", "_", word.partition("=")[0].removeprefix("--")) == name and word.startswith("--")
+
+
+def show(tried: list[Tried], first: Sizes, env: str) -> None:
+    """Print what was tried, the fastest first."""
+    table = Table(*OPTIONS, "frames per second", "", title=f"autotune: {env}")
+    for sizes, found in sorted(tried, key=lambda each: -each.frames_per_s):
+        notes = [note for note, holds in (("as it was", sizes == first), ("chosen", sizes == tried[-1].sizes)) if holds]
+        table.add_row(*map(str, sizes), f"{found:,.0f}" if found else "did not run", ", ".join(notes))
+    Console().print(table)
+
+
+def save(tried: list[Tried], first: Sizes, config: TrainConfig) -> None:
+    """Write what was tried beside the experiments."""
+    name = re.sub(r"[^\w.-]+", "_", config.env.env)
+    path = Path(config.run.train_dir).expanduser() / f"autotune_{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "env": config.env.env,
+        "chosen": tried[-1].sizes._asdict(),
+        "default": first._asdict(),
+        "tried": [{**each.sizes._asdict(), "frames_per_s": each.frames_per_s} for each in tried],
+    }
+    atomic_write_json(path, content, durable=False)
+    print(f"autotune: saved as {path}", flush=True)

@@ -1,0 +1,110 @@
+"""The evaluation worker: scores the newest weights of each policy while training goes on, in environments of its own.
+
+Nobody waits for it, and the run goes on without it. It runs at the lowest priority, so it takes what others leave.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from appo.algorithms.evaluation.evaluate import EvalResult, choose_num_envs, evaluate_policy
+from appo.algorithms.memory.counters import EventCounter, Phase, Timer
+from appo.algorithms.messages import EvaluationFinished
+from appo.algorithms.models.actor_critic import build_actor_critic
+from appo.algorithms.models.inference import PolicyInference
+from appo.algorithms.workers.jobs import EvaluationWorkerJob
+from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
+from appo.envs.api import EnvContext
+from appo.envs.registry import make_batch_env
+from appo.envs.vector.make import vec_env_of
+from appo.utils.processes import limit_native_threads, lower_priority
+
+LOWEST_PRIORITY = 19
+# No environment of training has such a number, so none has its seeds.
+FIRST_ENV_ID = 1 << 30
+
+
+class EvaluationWorker(Worker):
+    """Plays a fixed number of episodes with one version of the weights, every so many seconds.
+
+    Reads:   published weights (learners)
+    Writes:  its counters
+    Sends:   EvaluationFinished (driver)
+    """
+
+    job: EvaluationWorkerJob
+
+    def setup(self) -> None:
+        """Build environments and a network for each policy."""
+        lower_priority(LOWEST_PRIORITY)
+        torch.set_num_threads(1)
+        job = self.job
+        self.counters.enter(Phase.RESET)
+        number = choose_num_envs(job.episodes, job.num_envs)
+        generation = self.start.generation
+        contexts = [
+            EnvContext(0, index, FIRST_ENV_ID + index, number, job.seed, attempt=generation) for index in range(number)
+        ]
+        self._env = vec_env_of(make_batch_env(job.env, job.family_options, contexts, spec=job.spec))
+        if job.single_thread:
+            limit_native_threads()
+        rows = number * job.spec.agents_per_env
+        self._weights = [self.start.memory.open_weights(policy) for policy in range(job.num_policies)]
+        self._policies = [
+            PolicyInference(build_actor_critic(job.model, job.spec, "cpu"), rows, "cpu", job.seed + policy)
+            for policy in range(job.num_policies)
+        ]
+        self._next_policy = 0
+        self._next = time.monotonic() + job.every_s
+
+    def step(self) -> None:
+        """Score the next policy when its time has come."""
+        if time.monotonic() < self._next or not self._weights[self._next_policy].publication:
+            self.bells.own.wait(LONGEST_SLEEP_S)
+            self.counters.lap(Timer.EVALUATION_WAIT)
+            return
+        policy, self._next_policy = self._next_policy, (self._next_policy + 1) % self.job.num_policies
+        self._score(policy)
+        self.counters.lap(Timer.EVALUATION_PLAY)
+        if self._next_policy == 0:  # all of them, one after the other
+            self._next = max(self._next + self.job.every_s, time.monotonic())
+
+    def teardown(self) -> None:
+        """Close the environments."""
+        if hasattr(self, "_env"):
+            self._env.close()
+
+    def _score(self, policy: int) -> None:
+        inference = self._policies[policy]
+        published = self._weights[policy].read_into(inference.received.numpy())
+        inference.adopt_received()
+        result = evaluate_policy(
+            inference, self._env, self.job.episodes, deterministic=self.job.deterministic, after_step=self._goes_on
+        )
+        if self.counters.stop_requested:
+            return  # what is not finished says nothing
+        self.counters.count(EventCounter.EVALUATIONS)
+        self.report(report_of(policy, published.version, result))
+
+    def _goes_on(self) -> bool:
+        self.counters.beat()
+        return not self.counters.stop_requested
+
+
+def report_of(policy: int, version: int, result: EvalResult) -> EvaluationFinished:
+    """What the driver is told of an evaluation."""
+    return EvaluationFinished(
+        policy=policy,
+        version=version,
+        episodes=len(result.returns),
+        mean_return=result.mean,
+        sem_return=result.sem,
+        min_return=result.min,
+        max_return=result.max,
+        mean_true_return=float(result.true_returns.mean()) if len(result.true_returns) else result.mean,
+        mean_length=float(result.lengths.mean()),
+        extra=dict(result.extra),
+        seconds=result.wall_time,
+    )

@@ -1,0 +1,380 @@
+"""One environment, many in one process, many processes, and mixtures: how many steps per second does each way make?
+
+    python -m benchmarks.vector_envs --env=CartPole-v1 --out=cartpole.csv --plot=cartpole.png [--num_envs=16]
+
+Rows: reset and step of a single environment; the serial backend for 1, 2, 4 ... environments, beside what a straight
+line would say; every way to spread --num_envs environments over processes, stepped together (sync) and apart (async);
+Gymnasium's vectors of the same environments, and stable-baselines3's and EnvPool's where they are installed. Actions
+are drawn at random before the clock starts. --policy_ms lets each batch of actions take that long, as a policy would.
+All ways take turns, so that a noisy machine treats them alike; what is told is the median of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import functools
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from appo.algorithms.config import resolve as resolve_options
+from appo.envs.api import EnvContext
+from appo.envs.registry import ResolvedEnv, resolve
+from appo.envs.vector.gymnasium_env import GymnasiumVectorEnv
+from appo.envs.vector.make import make_vec_env
+from appo.utils.options import ConfigError
+from appo.utils.processes import limit_native_threads
+
+COLUMNS = ("way", "processes", "envs", "steps_per_s", "per_step_us", "expected_us", "note")
+SINGLE_CALLS = 1000
+WARM_UP_STEPS = 5
+
+
+class Row(NamedTuple):
+    """One way to run environments."""
+
+    way: str
+    processes: int  # 0: this one
+    envs: int
+    steps_per_s: float  # of all environments together
+    per_step_us: float  # of a step of all of them
+    expected_us: float | None = None  # if n environments took n times as long as one
+    note: str = ""
+
+
+class Way(NamedTuple):
+    """How a row is measured: `open` gives a function that makes some steps and tells how many."""
+
+    name: str
+    processes: int
+    envs: int
+    open: Callable[[], contextlib.AbstractContextManager[Callable[[float], tuple[int, float]]]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write what was asked for."""
+    args, family_words = _parser().parse_known_args(argv)
+    try:
+        env = resolve(args.env)
+        words = [f"--env={args.env}", *family_words]
+        options = resolve_options(words).config.family
+        single = measure_single(env, options)
+        rows = [*single, *measure_ways(list(ways(env, options, args)), args.seconds, args.turns)]
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    step_us = next(row.per_step_us for row in single if row.way == "step")
+    rows = [row._replace(expected_us=step_us * row.envs) if row.way == "serial" else row for row in rows]
+    show(rows, args.env)
+    if args.out:
+        write_csv(rows, Path(args.out))
+    if args.plot:
+        plot(rows, args.env, Path(args.plot))
+    best = max((row for row in rows if row.way.startswith(("serial", "subproc"))), key=lambda row: row.steps_per_s)
+    print(f"fastest of ours: {best.way} with {best.processes} processes, {best.steps_per_s:,.0f} steps/s")
+    return 0
+
+
+def measure_single(env: ResolvedEnv, options: Any) -> list[Row]:
+    """Time resets and steps of one environment, as it is, with random actions."""
+    built = env.family.make(env.name, options, EnvContext(seed=0, env_name=env.name))
+    if not hasattr(built, "action_space") or hasattr(built, "num_envs") or hasattr(built, "possible_agents"):
+        built.close()
+        return _single_of_batch(env, options)
+    rng = np.random.default_rng(0)
+    built.action_space.seed(0)
+    resets, steps = [], []
+    built.reset(seed=0)
+    for number in range(SINGLE_CALLS):
+        action = built.action_space.sample()
+        began = time.perf_counter()
+        *_, terminated, truncated, _ = built.step(action)
+        steps.append(time.perf_counter() - began)
+        if terminated or truncated or number % 50 == 49:
+            began = time.perf_counter()
+            built.reset(seed=int(rng.integers(2**31)) if number == 0 else None)
+            resets.append(time.perf_counter() - began)
+    built.close()
+    return [_timed("reset", resets), _timed("step", steps)]
+
+
+def _single_of_batch(env: ResolvedEnv, options: Any) -> list[Row]:
+    """The same by way of the serial backend, for environments of several agents or vectorised ones."""
+    with make_vec_env(env, 1, options=options, seed=0) as one:
+        one.reset()
+        times = []
+        actions = np.zeros((one.num_agents, one._envs.rows.actions.shape[1]), np.float32)
+        for _ in range(SINGLE_CALLS):
+            began = time.perf_counter()
+            one.send_rows(actions)
+            one.recv()
+            times.append(time.perf_counter() - began)
+    return [_timed("step", times)]
+
+
+def _timed(way: str, seconds: list[float]) -> Row:
+    mean = statistics.mean(seconds)
+    low, high = (np.quantile(seconds, share) * 1e6 for share in (0.5, 0.99))
+    return Row(way, 0, 1, 1.0 / mean, mean * 1e6, note=f"p50 {low:.1f} us, p99 {high:.1f} us of {len(seconds)}")
+
+
+def ways(env: ResolvedEnv, options: Any, args: argparse.Namespace) -> Iterator[Way]:
+    """Every way that this environment and this machine have."""
+    number = args.num_envs
+    pause = args.policy_ms / 1000.0
+    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= number]
+    for count in sorted({*counts, number}):
+        yield Way("serial", 0, count, functools.partial(_ours, env, options, count, 0, pause, "sync"))
+    for processes in [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= number]:
+        for how in ("sync", "async"):
+            opened = functools.partial(_ours, env, options, number, processes, pause, how)
+            yield Way(f"subproc {how}", processes, number, opened)
+    factory = functools.partial(_build, env, options)
+    if _is_gymnasium_env(env, options):
+        ours_as_gymnasium = functools.partial(_ours_as_gymnasium, env, options, number)
+        yield Way("serial as VectorEnv", 0, number, functools.partial(_gymnasium, ours_as_gymnasium, 0, pause))
+        yield Way(
+            "subproc as VectorEnv", number, number, functools.partial(_gymnasium, ours_as_gymnasium, number, pause)
+        )
+        for name, processes in (("SyncVectorEnv", 0), ("AsyncVectorEnv", number)):
+            build = functools.partial(_gymnasium_vector, name, factory, number)
+            yield Way(name, processes, number, functools.partial(_gymnasium, build, processes, pause))
+        if importlib.util.find_spec("stable_baselines3"):
+            for name, processes in (("DummyVecEnv", 0), ("SubprocVecEnv", number)):
+                yield Way(name, processes, number, functools.partial(_sb3, name, factory, number, pause))
+    if importlib.util.find_spec("envpool"):
+        with contextlib.suppress(Exception):  # it knows few environments
+            yield Way("EnvPool", 0, number, functools.partial(_envpool, env.name, number, pause))
+
+
+def measure_ways(found: list[Way], seconds: float, turns: int) -> list[Row]:
+    """Measure all of them in turns."""
+    rates: dict[int, list[float]] = {}
+    notes: dict[int, str] = {}
+    for _ in range(turns):
+        for place, way in enumerate(found):
+            if place in notes:
+                continue
+            try:
+                with way.open() as run:
+                    run(min(0.2, seconds))
+                    steps, took = run(seconds)
+            except Exception as error:  # another system's, which others should not suffer from
+                notes[place] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:70]
+                continue
+            rates.setdefault(place, []).append(steps / took)
+    rows = []
+    for place, way in enumerate(found):
+        rate = statistics.median(rates[place]) if place in rates else float("nan")
+        rows.append(Row(way.name, way.processes, way.envs, rate, way.envs / rate * 1e6, note=notes.get(place, "")))
+    return rows
+
+
+@contextlib.contextmanager
+def _ours(env: ResolvedEnv, options: Any, number: int, processes: int, pause: float, how: str) -> Iterator[Any]:
+    where: dict[str, Any] = {"backend": "subproc", "num_workers": processes} if processes else {"backend": "serial"}
+    if processes:
+        where["start_method"] = "fork"
+    with make_vec_env(env, number, options=options, seed=0, copy=True, **where) as vec:
+        limit_native_threads()
+        rng = np.random.default_rng(0)
+        agents = vec.num_agents
+        from appo.envs.spaces import random_actions
+
+        actions = random_actions(vec.spec.actions, rng, number * agents).reshape(number, agents, -1)
+        vec.reset()
+
+        def run(seconds: float) -> tuple[int, float]:
+            steps, began = 0, time.perf_counter()
+            if how == "sync":
+                flat = actions.reshape(number * agents, -1)
+                while time.perf_counter() - began < seconds:
+                    _pause(pause)
+                    vec.send_rows(flat)
+                    vec.recv(number)
+                    steps += number
+                return steps, time.perf_counter() - began
+            vec.send_rows(actions.reshape(number * agents, -1))
+            while time.perf_counter() - began < seconds:
+                batch = vec.recv()
+                steps += len(batch.env_ids)
+                _pause(pause)
+                vec.send_rows(actions[batch.env_ids].reshape(-1, actions.shape[-1]), batch.env_ids)
+            took = time.perf_counter() - began
+            while vec._envs.num_pending:
+                vec.recv(vec.num_envs)
+            return steps, took
+
+        yield run
+
+
+def _ours_as_gymnasium(env: ResolvedEnv, options: Any, number: int, processes: int) -> Any:
+    where: dict[str, Any] = {"backend": "subproc", "num_workers": processes} if processes else {"backend": "serial"}
+    if processes:
+        where["start_method"] = "fork"
+    return GymnasiumVectorEnv(make_vec_env(env, number, options=options, seed=0, **where))
+
+
+def _gymnasium_vector(name: str, factory: Callable[[int], Any], number: int, processes: int) -> Any:
+    import gymnasium
+
+    del processes
+    functions = [functools.partial(factory, index) for index in range(number)]
+    return getattr(gymnasium.vector, name)(functions)
+
+
+@contextlib.contextmanager
+def _gymnasium(build: Callable[[int], Any], processes: int, pause: float) -> Iterator[Any]:
+    vec = build(processes)
+    try:
+        vec.action_space.seed(0)
+        actions = vec.action_space.sample()
+        vec.reset(seed=0)
+
+        def run(seconds: float) -> tuple[int, float]:
+            steps, began = 0, time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                _pause(pause)
+                vec.step(actions)
+                steps += vec.num_envs
+            return steps, time.perf_counter() - began
+
+        yield run
+    finally:
+        vec.close()
+
+
+@contextlib.contextmanager
+def _sb3(name: str, factory: Callable[[int], Any], number: int, pause: float) -> Iterator[Any]:
+    from stable_baselines3.common import vec_env
+
+    functions = [functools.partial(factory, index) for index in range(number)]
+    options = {"start_method": "fork"} if name == "SubprocVecEnv" else {}
+    vec = getattr(vec_env, name)(functions, **options)
+    try:
+        vec.action_space.seed(0)
+        actions = np.array([vec.action_space.sample() for _ in range(number)])
+        vec.reset()
+
+        def run(seconds: float) -> tuple[int, float]:
+            steps, began = 0, time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                _pause(pause)
+                vec.step(actions)
+                steps += number
+            return steps, time.perf_counter() - began
+
+        yield run
+    finally:
+        vec.close()
+
+
+@contextlib.contextmanager
+def _envpool(name: str, number: int, pause: float) -> Iterator[Any]:
+    import envpool
+
+    pool = envpool.make_gymnasium(name, num_envs=number)
+    try:
+        actions = np.array([pool.action_space.sample() for _ in range(number)])
+        pool.reset()
+
+        def run(seconds: float) -> tuple[int, float]:
+            steps, began = 0, time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                _pause(pause)
+                pool.step(actions)
+                steps += number
+            return steps, time.perf_counter() - began
+
+        yield run
+    finally:
+        pool.close()
+
+
+def _build(env: ResolvedEnv, options: Any, index: int) -> Any:
+    """A single environment for other systems: the one that our adapters get."""
+    return env.family.make(env.name, options, EnvContext(env_id=index, seed=0, env_name=env.name))
+
+
+def _is_gymnasium_env(env: ResolvedEnv, options: Any) -> bool:
+    import gymnasium
+
+    built = _build(env, options, 0)
+    is_one = isinstance(built, gymnasium.Env)
+    built.close()
+    return is_one
+
+
+def _pause(seconds: float) -> None:
+    if seconds:
+        time.sleep(seconds)
+
+
+def show(rows: list[Row], name: str) -> None:
+    """Print a table."""
+    table = Table("way", "processes", "envs", "steps/s", "us a step of all", "straight line", "", title=name)
+    for row in rows:
+        expected = "" if row.expected_us is None else f"{row.expected_us:,.1f}"
+        rate = "-" if row.steps_per_s != row.steps_per_s else f"{row.steps_per_s:,.0f}"
+        time_us = "-" if row.per_step_us != row.per_step_us else f"{row.per_step_us:,.1f}"
+        table.add_row(row.way, str(row.processes), str(row.envs), rate, time_us, expected, row.note)
+    Console().print(table)
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    """All rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+
+
+def plot(rows: list[Row], name: str, path: Path) -> None:
+    """Time of a step over environments of the serial backend, and steps per second of every way."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    serial = [row for row in rows if row.way == "serial"]
+    left.plot([row.envs for row in serial], [row.per_step_us for row in serial], "o-", label="serial")
+    left.plot([row.envs for row in serial], [row.expected_us or 0 for row in serial], "--", label="n times one")
+    left.set(xlabel="environments", ylabel="us for a step of all", title=f"{name}: one process")
+    left.legend()
+    last = serial[-1:]
+    others = [row for row in rows if row.way not in ("reset", "step", "serial") and row.steps_per_s == row.steps_per_s]
+    shown = [*last, *others]
+    labels = [f"{row.way} {row.processes}" if row.way.startswith("subproc ") else row.way for row in shown]
+    right.barh(labels[::-1], [row.steps_per_s for row in shown][::-1])
+    right.set(xlabel="steps per second", title=f"{last[0].envs if last else ''} environments; number: processes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", required=True, help="as in train_appo.py, with options of its family")
+    parser.add_argument("--num_envs", type=int, default=16, help="environments that are spread over processes")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--turns", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--policy_ms", type=float, default=0.0, help="time that each batch of actions takes")
+    parser.add_argument("--out", default="", help="CSV file")
+    parser.add_argument("--plot", default="", help="PNG file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The search for the right sizes: on surfaces of speed that are known, and once in a real run."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appo.algorithms.run.autotune import Limits, Sizes, Tried, search
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = Sizes(2, 2, 2)
+LIMITS = Limits(cores=2, most_envs=512)
+
+
+def surface(best_envs, best_workers, splits_gain=1.0, processes_gain=0.5):
+    """Frames per second that fall off on both sides of the best numbers."""
+
+    def rate(sizes):
+        envs = abs(math.log2(sizes.num_envs / best_envs))
+        workers = abs(math.log2(sizes.num_workers / best_workers))
+        found = 10_000 * 0.8**envs * 0.9**workers
+        found *= splits_gain if sizes.worker_num_splits == 1 else 1.0
+        return found * (processes_gain if sizes.env_backend == "subproc" else 1.0)
+
+    return rate
+
+
+def whole_grid(rate):
+    found = [
+        rate(Sizes(workers, envs, splits, backend))
+        for workers in (1, 2, 4, 8)
+        for envs in (2, 4, 8, 16, 32, 64, 128)
+        for splits in (1, 2)
+        for backend in ("serial", "subproc")
+        if workers * envs <= LIMITS.most_envs
+    ]
+    return max(found)
+
+
+@pytest.mark.parametrize("best_envs", [4, 16, 64, 256])
+@pytest.mark.parametrize("best_workers", [1, 2, 4])
+@pytest.mark.parametrize("splits_gain", [0.8, 1.2])
+def test_it_finds_nearly_the_best_of_the_whole_grid_in_few_tries(best_envs, best_workers, splits_gain):
+    rate = surface(best_envs, best_workers, splits_gain)
+    tried = search(rate, FIRST, LIMITS)
+    assert tried[-1].frames_per_s >= 0.9 * whole_grid(rate)
+    assert tried[-1].frames_per_s == max(each.frames_per_s for each in tried)
+    assert len(tried) <= 16
+
+
+def test_it_never_ends_below_where_it_began_and_small_gains_are_noise():
+    assert search(lambda sizes: 100.0 if sizes == FIRST else 103.0, FIRST, LIMITS)[-1] == Tried(FIRST, 100.0)
+    assert search(lambda sizes: 100.0 if sizes == FIRST else 0.0, FIRST, LIMITS)[-1] == Tried(FIRST, 100.0)
+
+
+def test_what_is_typed_stays_and_bounds_hold():
+    fixed = frozenset({"num_envs_per_worker", "env_backend"})
+    tried = search(surface(256, 4), FIRST, Limits(2, 512, fixed))
+    assert {each.sizes.num_envs_per_worker for each in tried} == {2} and len(tried) > 2
+    tried = search(surface(10**6, 1), FIRST, Limits(2, 40))
+    assert max(each.sizes.num_envs for each in tried) <= 40
+
+
+def test_processes_are_tried_for_slow_environments_only():
+    slow = search(lambda sizes: 50.0 * (3 if sizes.env_backend == "subproc" else 1), FIRST, LIMITS)
+    assert slow[-1].sizes.env_backend == "subproc"
+    fast = search(lambda sizes: 50_000.0, FIRST, LIMITS)
+    assert {each.sizes.env_backend for each in fast} == {"serial"}
+
+
+def test_it_ends_when_its_time_is_over():
+    left = iter([True, True, False])
+    assert len(search(surface(256, 4), FIRST, LIMITS, lambda: next(left, False))) == 3
+
+
+def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):
+    """All but the splits is typed, so two candidates are measured."""
+    words = ["--env=synthetic_slow", "--autotune", "--experiment=x", f"--train_dir={tmp_path}", "--device=cpu"]
+    words += ["--num_workers=2", "--num_envs_per_worker=4", "--env_backend=serial", "--train_for_env_steps=3000"]
+    words += ["--rollout=8", "--recurrence=8", "--batch_size=64"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train_appo.py"), *words],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    saved = json.loads((tmp_path / "autotune_synthetic_slow.json").read_text())
+    rates = {each["worker_num_splits"]: each["frames_per_s"] for each in saved["tried"]}
+    assert rates.keys() == {1, 2} and min(rates.values()) > 0
+    chosen = saved["chosen"]["worker_num_splits"]
+    assert rates[chosen] >= rates[saved["default"]["worker_num_splits"]]
+    config = json.loads((tmp_path / "x" / "config.json").read_text())["options"]
+    assert config["worker_num_splits"] == chosen and config["num_envs_per_worker"] == 4
