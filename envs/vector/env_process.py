@@ -32,6 +32,7 @@ from appo.envs.vector.shared_rows import (
     RESET_AS_TOLD,
     STEP,
     SharedRows,
+    add_time,
     map_rows,
     rows_of,
 )
@@ -229,7 +230,7 @@ class Child:
                 continue
             began = time.perf_counter_ns()
             events = poll.poll(LOOK_EVERY_MS)
-            self._clocks[2] += (1, time.perf_counter_ns() - began)
+            add_time(self._clocks[2], 1, time.perf_counter_ns() - began)
             if not events and os.getppid() == 1:
                 return
             for descriptor, _ in events:
@@ -263,7 +264,7 @@ class Child:
             infos = self._batch.step(self._actions, self._out)
         else:
             infos = partial(indices, self._actions, self._out)
-        self._clocks[0] += (len(indices), time.perf_counter_ns() - began)
+        add_time(self._clocks[0], len(indices), time.perf_counter_ns() - began)
         self._outcome[indices] = DONE
         if infos:
             self._send_infos(infos)
@@ -286,7 +287,7 @@ class Child:
             self._out.rewards.fill(0.0)
             self._out.frames.fill(0)
             self._batch.reset(self._out)
-        self._clocks[1] += (len(indices), time.perf_counter_ns() - began)
+        add_time(self._clocks[1], len(indices), time.perf_counter_ns() - began)
         self._tell_failures()
         self._done[indices] = wanted[indices]
 

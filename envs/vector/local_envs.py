@@ -16,7 +16,7 @@ from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.env_process import ChildFaults, FailureRecorder
 from appo.envs.vector.errors import ClosedEnvironmentError, EnvWorkerError, Failure
-from appo.envs.vector.shared_rows import RESET, map_rows
+from appo.envs.vector.shared_rows import RESET, STEP, add_time, map_rows
 from appo.envs.vector.talk import Ask, answer
 
 
@@ -40,6 +40,7 @@ class LocalEnvs(AskedEnvs):
         self._options: dict[int, dict[str, Any] | None] = {}
         self._is_closed = False
         self._was_made = False
+        self._all_step = False  # all are to be stepped, and nothing else
         self._survived: list[bool] = []  # an entry for each failure that was recovered from
 
     @classmethod
@@ -66,6 +67,13 @@ class LocalEnvs(AskedEnvs):
     def ask(self, envs: NDArray[np.int64], command: int) -> None:
         """See `AskedEnvs`."""
         self._require_open()
+        if len(envs) == self.num_envs:  # nothing else is under way: without a look at each of them
+            self._all_step = command == STEP
+            self.rows.command.fill(command)
+            self.rows.asked.__iadd__(1)
+            self._pending.fill(True)
+            return
+        self._all_step = False
         self.rows.command[envs] = command
         self.rows.asked[envs] += 1
         self._pending[envs] = True
@@ -78,6 +86,8 @@ class LocalEnvs(AskedEnvs):
     def collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
         """See `AskedEnvs`."""
         self._pending[envs] = False
+        if not self._infos and not self._failures:
+            return {}
         infos = self.take_infos(envs)
         failure = self.take_failure(envs)
         if failure is not None:
@@ -92,6 +102,15 @@ class LocalEnvs(AskedEnvs):
         del timeout_s
         self._require_open()
         rows = self.rows
+        if self._all_step:
+            self._all_step = False
+            began = time.perf_counter_ns()
+            self._infos |= self._step(None)
+            add_time(rows.clocks[0, 0], self.num_envs, time.perf_counter_ns() - began)
+            self._note_failures()
+            rows.done[:] = rows.asked
+            self.num_restarts = len(self._survived)
+            return
         open_ones = np.flatnonzero(rows.asked > rows.done)
         to_reset = rows.command[open_ones] == RESET
         if to_reset.any():
@@ -100,7 +119,7 @@ class LocalEnvs(AskedEnvs):
         if to_step:
             began = time.perf_counter_ns()
             self._infos |= self._step(to_step)
-            rows.clocks[0, 0] += (len(to_step), time.perf_counter_ns() - began)
+            add_time(rows.clocks[0, 0], len(to_step), time.perf_counter_ns() - began)
         self._note_failures()
         self.num_restarts = len(self._survived)
         rows.done[open_ones] = rows.asked[open_ones]
@@ -146,10 +165,11 @@ class LocalEnvs(AskedEnvs):
                 failures.append(str(error))
         return CloseReport(1, 0, 0, time.monotonic() - began, failures)
 
-    def _step(self, envs: list[int]) -> dict[int, dict[str, Any]]:
+    def _step(self, envs: list[int] | None) -> dict[int, dict[str, Any]]:
+        """Step some environments; None: all."""
         rows = self.rows
         try:
-            if self.steps_apart:
+            if self.steps_apart and envs is not None:
                 return dict(self._batch.step_envs(envs, rows.actions, rows.steps))
             return dict(self._batch.step(rows.actions, rows.steps))
         except EnvError as error:
@@ -168,10 +188,10 @@ class LocalEnvs(AskedEnvs):
             self.rows.steps.rewards.fill(0.0)
             self.rows.steps.frames.fill(0)
             self._batch.reset(self.rows.steps)
-        self.rows.clocks[0, 1] += (len(envs), time.perf_counter_ns() - began)
+        add_time(self.rows.clocks[0, 1], len(envs), time.perf_counter_ns() - began)
 
     def _note_failures(self) -> None:
-        if self._recorder is None:
+        if self._recorder is None or not self._recorder.failures:
             return
         for failed in self._recorder.failures:
             self._failures[failed.env_index] = Failure.of(failed, failed.env_index, failed.phase)

@@ -67,6 +67,12 @@ def action_width(spec: EnvSpec) -> int:
     return sum(1 if leaf.kind == "discrete" else leaf.size for leaf in spec.actions)
 
 
+def add_time(clock: NDArray[np.int64], count: int, nanoseconds: int) -> None:
+    """Add to one of `clocks`; two numbers cost a quarter of what adding a pair does."""
+    clock[0] += count
+    clock[1] += nanoseconds
+
+
 def rows_of_envs(envs: NDArray[np.int64], agents: int) -> NDArray[np.int64]:
     """[n * A] agent rows of n environments."""
     return envs if agents == 1 else np.asarray((envs[:, None] * agents + np.arange(agents)).ravel())

@@ -16,14 +16,14 @@ Letters:  n = environments of a batch,  A = agents of each. Arrays are [n, ...],
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appo.envs.adapters import first_seed
-from appo.envs.api import EnvContext
+from appo.envs.api import EnvContext, StepArrays
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.errors import AlreadyStepping, ClosedEnvironmentError, EnvTimeout, NotStepping, in_words
 from appo.envs.vector.shared_rows import CLOCKS, RESET, STEP, rows_of_envs
@@ -32,6 +32,7 @@ from appo.envs.vector.statistics import Aggregate, put_together
 
 # Kinds of rows.
 KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
+NOTHING = np.zeros(0, np.bool_)
 
 
 class StepBatch(NamedTuple):
@@ -43,7 +44,7 @@ class StepBatch(NamedTuple):
     rewards: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    final_obs: dict[str, NDArray[Any]]  # rows in which an episode ended; others hold what they held before
+    final_obs: dict[str, NDArray[Any]]  # where an episode ended; other rows hold anything. Empty: none has ended
     infos: dict[int, dict[str, Any]]  # row of the batch (n * A) -> info with `true_reward` or `episode_extra_stats`
     is_first: NDArray[np.bool_]  # `obs` is the first observation of an episode
     is_active: NDArray[np.bool_]
@@ -170,7 +171,7 @@ class VecEnv:
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
         if not self._has_begun:
             raise NotStepping("call reset or async_reset before the first step")
-        is_pending = self._envs.is_pending(envs)
+        is_pending = self._envs.is_pending(envs) if self._envs.num_pending else NOTHING
         if is_pending.any():
             raise AlreadyStepping(
                 f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
@@ -283,39 +284,54 @@ class VecEnv:
 
     def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
         infos = self._envs.collect(envs)
+        if len(envs) == self.num_envs:
+            return self._whole_batch(infos)
         steps, agents = self._envs.rows.steps, self.num_agents
-        is_whole = len(envs) == self.num_envs
-        rows: Any = slice(None)
-        if not is_whole:
-            rows = rows_of_envs(envs, agents)
-            places = {int(row): place for place, row in enumerate(rows)}
-            infos = {places[row]: info for row, info in infos.items() if row in places}
+        rows = rows_of_envs(envs, agents)
+        if infos:
+            places = {row: place for place, row in enumerate(rows.tolist())}
+            infos = {places[row]: info for row, info in infos.items()}
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
             found = array[rows]
-            if is_whole and self._copies:
-                found = found.copy()
             return found if agents == 1 else found.reshape(len(envs), agents, *found.shape[1:])
 
-        observations = {name: taken(array) for name, array in steps.observations.items()}
-        terminated, truncated, crashed = taken(steps.terminated), taken(steps.truncated), taken(steps.crashed)
-        is_first = taken(steps.is_first)
+        return self._as_batch(envs, taken, infos, steps)
+
+    def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
+        steps, agents = self._envs.rows.steps, self.num_agents
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            found = array.copy() if self._copies else array
+            return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
+
+        return self._as_batch(self._all.copy(), taken, infos, steps)
+
+    def _as_batch(
+        self,
+        envs: NDArray[np.int64],
+        taken: Callable[[NDArray[Any]], NDArray[Any]],
+        infos: dict[int, dict[str, Any]],
+        steps: StepArrays,
+    ) -> StepBatch:
+        """Results of environments, whose rows `taken` gives."""
+        terminated, truncated = taken(steps.terminated), taken(steps.truncated)
+        is_first, crashed = taken(steps.is_first), steps.crashed
         finals = steps.final_observations or {}
-        if agents > 1:
-            # One that comes late begins alone; an episode of the environment begins for all.
-            ended, lost = ((flags == 1).any(1) for flags in (terminated | truncated, crashed))
-            first = (is_first == 1).all(1)
+        # Bytes are searched in a tenth of the time that numpy takes to ask whether any is set.
+        has_ended = 1 in terminated.tobytes() or 1 in truncated.tobytes()
+        if has_ended or 1 in is_first.tobytes() or 1 in crashed.tobytes():
+            kind, begins = _kinds(terminated | truncated, is_first, taken(crashed))
+            self._episodes[envs] += begins
         else:
-            ended, first, lost = ((flags == 1) for flags in (terminated | truncated, is_first, crashed))
-        kind = np.where(lost, KIND_RESTARTED, np.where(first & ~ended, KIND_RESET, KIND_STEP)).astype(np.uint8)
-        self._episodes[envs] += first
+            kind = np.zeros(len(envs), np.uint8)
         return StepBatch(
-            envs if not is_whole else self._all.copy(),
-            observations,
+            envs,
+            {name: taken(array) for name, array in steps.observations.items()},
             taken(steps.rewards),
             terminated.view(np.bool_),
             truncated.view(np.bool_),
-            {name: taken(array) for name, array in finals.items()},
+            {name: taken(array) for name, array in finals.items()} if has_ended else {},
             infos,
             is_first.view(np.bool_),
             taken(steps.active).view(np.bool_),
@@ -375,3 +391,16 @@ class VecEnv:
     def _require_open(self) -> None:
         if self._report is not None:
             raise ClosedEnvironmentError("these environments are closed")
+
+
+def _kinds(
+    ends: NDArray[np.uint8], is_first: NDArray[np.uint8], crashed: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """[n] kinds of rows, and [n] whether an episode begins in each environment."""
+    if ends.ndim > 1:
+        # One that comes late begins alone; an episode of the environment begins for all.
+        ended, first, lost = (ends == 1).any(1), (is_first == 1).all(1), (crashed == 1).any(1)
+    else:
+        ended, first, lost = ends == 1, is_first == 1, crashed == 1
+    kind = np.where(lost, KIND_RESTARTED, np.where(first & ~ended, KIND_RESET, KIND_STEP))
+    return kind.astype(np.uint8), first

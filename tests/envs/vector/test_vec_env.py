@@ -605,7 +605,7 @@ def test_a_native_vector_environment_is_one_of_the_backends(make):
         before, batch = ended, env.step(np.ones(4, np.int64))
         assert (batch.kind[before] == KIND_RESET).all() and (batch.kind[~before] == KIND_STEP).all()
         ended = batch.terminated | batch.truncated
-        assert (np.abs(batch.final_obs["obs"][ended][:, 2]) > 0.2).all(), "the pole has fallen"
+        assert not ended.any() or (np.abs(batch.final_obs["obs"][ended][:, 2]) > 0.2).all(), "the pole has fallen"
     assert batch.episode_id.min() > 3
     with pytest.raises(ValueError, match="steps as a whole"):
         env.send([1], [2])
