@@ -233,23 +233,26 @@ def _gymnasium_vector(name: str, factory: Callable[[int], Any], number: int, pro
     return getattr(gymnasium.vector, name)(functions)
 
 
+def _step_all(step: Callable[[], Any], number: int, pause: float, seconds: float) -> tuple[int, float]:
+    """Step all environments together for so long; the steps of each, and the seconds that they took."""
+    steps, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        _pause(pause)
+        step()
+        steps += number
+    return steps, time.perf_counter() - began
+
+
 @contextlib.contextmanager
 def _gymnasium(build: Callable[[int], Any], processes: int, pause: float) -> Iterator[Any]:
     vec = build(processes)
+    number = vec.num_envs
     try:
         vec.action_space.seed(0)
         actions = vec.action_space.sample()
         vec.reset(seed=0)
 
-        def run(seconds: float) -> tuple[int, float]:
-            steps, began = 0, time.perf_counter()
-            while time.perf_counter() - began < seconds:
-                _pause(pause)
-                vec.step(actions)
-                steps += vec.num_envs
-            return steps, time.perf_counter() - began
-
-        yield run
+        yield functools.partial(_step_all, lambda: vec.step(actions), number, pause)
     finally:
         vec.close()
 
@@ -266,15 +269,7 @@ def _sb3(name: str, factory: Callable[[int], Any], number: int, pause: float) ->
         actions = np.array([vec.action_space.sample() for _ in range(number)])
         vec.reset()
 
-        def run(seconds: float) -> tuple[int, float]:
-            steps, began = 0, time.perf_counter()
-            while time.perf_counter() - began < seconds:
-                _pause(pause)
-                vec.step(actions)
-                steps += number
-            return steps, time.perf_counter() - began
-
-        yield run
+        yield functools.partial(_step_all, lambda: vec.step(actions), number, pause)
     finally:
         vec.close()
 
@@ -288,15 +283,7 @@ def _envpool(name: str, number: int, pause: float) -> Iterator[Any]:
         actions = np.array([pool.action_space.sample() for _ in range(number)])
         pool.reset()
 
-        def run(seconds: float) -> tuple[int, float]:
-            steps, began = 0, time.perf_counter()
-            while time.perf_counter() - began < seconds:
-                _pause(pause)
-                pool.step(actions)
-                steps += number
-            return steps, time.perf_counter() - began
-
-        yield run
+        yield functools.partial(_step_all, lambda: pool.step(actions), number, pause)
     finally:
         pool.close()
 

@@ -18,6 +18,7 @@ from appo.envs.api import ACTION_MASK, MisfitError
 from appo.envs.spaces import describe
 from appo.envs.wrappers import layers
 
+REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
 
@@ -53,6 +54,11 @@ def read_info(info: Any) -> tuple[int, bool]:
     if reports:
         check_report(info)
     return frames, reports
+
+
+def reported(infos: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Of the info of each row, what its caller is told of."""
+    return {row: {key: info[key] for key in REPORTED if key in info} for row, info in infos.items()}
 
 
 def check_report(info: dict[str, Any]) -> None:

@@ -238,7 +238,7 @@ def _measured(process: subprocess.Popen[bytes], path: Path, is_stopped: Callable
         try:
             told = json.loads(path.read_text())
         except (OSError, json.JSONDecodeError):
-            continue
+            continue  # the run has not told anything yet
         if not all(policy["train_steps"] for policy in told["policies"]):
             continue
         now, frames = float(told["time"]), int(told["env_frames"])

@@ -25,7 +25,6 @@ class Counted(NamedTuple):
 
     env: int
     agent: int
-    number: int  # of the environment's episodes that count, from 0
     episode: EpisodeFinished
 
 
@@ -48,7 +47,6 @@ class EpisodeCollector:
         self._reports_true_reward = spec.reports_true_reward
         self._stats = EpisodeStats(num_envs * self._agents)
         self._left: NDArray[np.float64] = np.full(num_envs, math.inf) if episodes is None else episodes.astype(float)
-        self._number = np.zeros(num_envs, np.int64)
         self._episode = np.full(num_envs, -1, np.int64)
         self.ended = np.zeros(0, np.bool_)
         """[n] of the batch that was added last: an episode ended in this environment."""
@@ -88,7 +86,7 @@ class EpisodeCollector:
             env = row // agents
             if self._left[env] > 0:
                 done = self._with_objective(episode)
-                counted.append(Counted(env, row % agents, int(self._number[env]), done))
+                counted.append(Counted(env, row % agents, done))
         begins = batch.episode_id > self._episode[envs]
         self._episode[envs] = batch.episode_id
         if agents == 1:
@@ -96,26 +94,13 @@ class EpisodeCollector:
         else:
             self.ended = begins & (batch.kind == KIND_STEP)
         over = envs[self.ended]
-        self._number[over] += self._left[over] > 0
         self._left[over] -= self._left[over] > 0
         return counted
 
-    def forget(self, envs: NDArray[np.int64]) -> None:
-        """Episodes of these environments begin anew: what they have played of one does not count."""
-        self._stats.forget(rows_of_envs(envs, self._agents))
-
-    def close_episode(self, env: int) -> list[Counted]:
-        """End the episode of an environment here, as a limit says."""
-        rows = np.arange(env * self._agents, (env + 1) * self._agents)
-        finished = [self._with_objective(self._stats.finish(int(row))) for row in rows]
-        counted = [
-            Counted(env, agent, int(self._number[env]), episode)
-            for agent, episode in enumerate(finished)
-            if self._left[env] > 0
-        ]
-        self._number[env] += self._left[env] > 0
+    def close_episode(self, env: int) -> None:
+        """End the episode of an environment here, as a limit says; it counts."""
+        self._stats.forget(np.arange(env * self._agents, (env + 1) * self._agents))
         self._left[env] -= self._left[env] > 0
-        return counted
 
     def _with_objective(self, episode: EpisodeFinished) -> EpisodeFinished:
         """Use the return as the objective where no environment of this kind reports one."""

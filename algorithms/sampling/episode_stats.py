@@ -79,10 +79,6 @@ class EpisodeStats:
         self.ended_rows = rows[ended].tolist()
         return [self._finish(row, 0) for row in self.ended_rows]
 
-    def finish(self, row: int) -> EpisodeFinished:
-        """End the episode of a row here."""
-        return self._finish(row, 0)
-
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Drop the unfinished episodes of these rows, where other episodes begin."""
         self._returns[rows] = 0.0

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 from appo.algorithms.sampling.collector import EpisodeCollector
 from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
 from appo.algorithms.sampling.sampler_policies import CallablePolicy, ConstantPolicy, RandomPolicy, SamplerPolicy
+from appo.algorithms.sampling.step_store import StepStore
 from appo.envs.faults import Restarts
 from appo.envs.vector.make import make_vec_env
-from appo.envs.vector.shared_rows import action_width, rows_of_envs
+from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.vec_env import KIND_RESTARTED, KIND_STEP, StepBatch, VecEnv
+from appo.envs.vector.vec_env import KIND_STEP, StepBatch, VecEnv
 from appo.utils.options import ConfigError
-
-PIECE = 64  # steps after which what an environment has gathered moves out of the common arrays
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class RolloutSampler:
         self._policies: list[SamplerPolicy]
         self.update_policy(policy, 0)
         self._shows_progress = progress and sys.stderr.isatty()
-        self._store = _Store(env)
+        self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
         self._surplus: list[Episode] = []  # finished, and not asked for yet
         self._discarded = 0
@@ -365,114 +364,3 @@ class _Progress:
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-class _Store:
-    """What each environment has gathered of its present episode, in common arrays and in pieces cut out of them."""
-
-    def __init__(self, env: VecEnv) -> None:
-        spec, number = env.spec, env.num_envs
-        axes = () if spec.agents_per_env == 1 else (spec.agents_per_env,)
-        width = action_width(spec)
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            f"obs/{leaf.name}": ((*axes, *leaf.shape), leaf.dtype) for leaf in spec.observations
-        }
-        shapes |= {"actions": ((*axes, width), np.float32), "rewards": (axes, np.float32)}
-        shapes |= {"terminated": (axes, np.bool_), "truncated": (axes, np.bool_)}
-        shapes |= {"versions": ((), np.int64), "frames": ((), np.int32)}
-        self._steps = {name: np.zeros((number, PIECE, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-        self._pieces: list[list[dict[str, NDArray[Any]]]] = [[] for _ in range(number)]
-        self._place = np.zeros(number, np.int64)
-        self._has_agents = bool(axes)
-        self.latest = {leaf.name: np.zeros((number, *axes, *leaf.shape), leaf.dtype) for leaf in spec.observations}
-        """[N, ...] the observations that the next actions follow from."""
-        self.actions = np.zeros((number, *axes, width), np.float32)
-        self.versions = np.zeros(number, np.int64)
-        self.is_first = np.ones((number, *axes), np.bool_)
-        self.numbers = np.zeros(number, np.int64)
-        """Of the present episode of each environment."""
-        self.lengths = np.zeros(number, np.int64)
-        """Steps of the present episode."""
-        self.num_kept = np.zeros(number, np.int64)
-        """The same, without those that were taken as fragments."""
-
-    def clear(self) -> None:
-        """Nothing was gathered, every environment is before its first episode."""
-        for counter in (self._place, self.numbers, self.lengths, self.num_kept):
-            counter[:] = 0
-        for pieces in self._pieces:
-            pieces.clear()
-
-    def add(self, batch: StepBatch) -> None:
-        """Add steps to the episodes that they belong to; where one begins after a failure, forget the one before."""
-        lost = batch.env_ids[batch.kind == KIND_RESTARTED]
-        for env in lost.tolist():
-            self._forget(env)
-        stepped = batch.kind == KIND_STEP
-        envs = batch.env_ids[stepped]
-        if not len(envs):
-            return
-        places = self._place[envs]
-        for name, array in self.latest.items():
-            self._steps[f"obs/{name}"][envs, places] = array[envs]
-        frames = batch.frames[stepped].reshape(len(envs), -1).max(axis=1)
-        given = (self.actions[envs], batch.rewards[stepped], batch.terminated[stepped], batch.truncated[stepped])
-        names = ("actions", "rewards", "terminated", "truncated")
-        for name, values in zip(names, given, strict=True):
-            self._steps[name][envs, places] = values
-        self._steps["versions"][envs, places] = self.versions[envs]
-        self._steps["frames"][envs, places] = frames
-        self._place[envs] += 1
-        self.lengths[envs] += 1
-        self.num_kept[envs] += 1
-        for env in envs[self._place[envs] == PIECE].tolist():
-            self._cut_out(env)
-
-    def show(self, batch: StepBatch) -> None:
-        """Keep the observations that the next actions follow from."""
-        for name, array in batch.obs.items():
-            self.latest[name][batch.env_ids] = array
-        self.is_first[batch.env_ids] = batch.is_first
-
-    def truncate(self, env: int) -> None:
-        """Mark the newest step of an environment as the last one that a limit allows."""
-        if self._place[env]:
-            self._steps["truncated"][env, self._place[env] - 1] = True
-        else:
-            self._pieces[env][-1]["truncated"][-1] = True
-
-    def take(
-        self,
-        env: int,
-        number: int,
-        final: Mapping[str, Any],
-        info: dict[str, Any],
-        space_rows: SpaceRows,
-        *,
-        ends: bool = True,
-    ) -> Episode:
-        """Take what an environment has gathered out of here; `ends`: its next step begins another episode."""
-        self._cut_out(env)
-        pieces, self._pieces[env] = self._pieces[env], []
-        joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in self._steps}
-        observations = {
-            name: np.concatenate([joined[f"obs/{name}"], np.asarray(final[name])[None]]) for name in self.latest
-        }
-        self.num_kept[env] = 0
-        if ends:
-            self.numbers[env] += 1
-            self.lengths[env] = 0
-        actions = joined["actions"] if self._has_agents else space_rows.restored_actions(joined["actions"])
-        rest = {name: joined[name] for name in ("rewards", "terminated", "truncated", "versions", "frames")}
-        return Episode(env, number, observations, actions, info=info, **rest)
-
-    def _forget(self, env: int) -> None:
-        self.numbers[env] += int(self.lengths[env] > 0)
-        self._place[env] = self.lengths[env] = self.num_kept[env] = 0
-        self._pieces[env].clear()
-
-    def _cut_out(self, env: int) -> None:
-        count = int(self._place[env])
-        if count:
-            self._pieces[env].append({name: array[env, :count].copy() for name, array in self._steps.items()})
-        self._place[env] = 0

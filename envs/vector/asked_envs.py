@@ -40,11 +40,14 @@ class AskedEnvs(ABC):
     def __init__(self, num_envs: int) -> None:
         """Of which none has been asked for anything."""
         self.num_envs = num_envs
-        self.num_restarts = 0
-        """Environments, or processes of them, that were started anew after a failure."""
         self._pending = np.zeros(num_envs, np.bool_)  # asked for, and not yet collected
         self._infos: dict[int, dict[str, Any]] = {}  # by row
         self._failures: dict[int, Failure] = {}  # by environment
+
+    @property
+    @abstractmethod
+    def num_restarts(self) -> int:
+        """Environments of this process, or processes of them, that were started anew after a failure."""
 
     @property
     def num_pending(self) -> int:
@@ -115,23 +118,13 @@ class AskedEnvs(ABC):
         """Wait until all of these have finished; raises like `wait`."""
 
     @abstractmethod
-    def request(
-        self,
-        what: str,
-        envs: Sequence[int],
-        arguments: Sequence[tuple[Any, ...]],
-        *,
-        per_worker: bool = False,
-        extra_s: float = 0.0,
-    ) -> list[Any]:
-        """Ask environments, or the batch of each process that holds some of them, and wait for the answers.
+    def request(self, what: str, envs: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Ask environments, and wait for the answers.
 
         Args:
             what: see `talk.answer`.
             envs: which.
             arguments: one tuple per environment.
-            per_worker: one answer of each process, to the arguments of the first of its environments.
-            extra_s: seconds that it may take beyond the limit of a reset.
 
         Raises:
             EnvWorkerError: one raised.

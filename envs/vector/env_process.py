@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from appo.envs.adapters import fill_common_case
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvSpec
+from appo.envs.contract import reported
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.channel import ChannelClosed, ChildChannel
@@ -45,8 +45,6 @@ from appo.utils.segment import Segment
 TELL_EVERY_S = 0.001
 # How soon a parent's end is noticed where the system does not tell of it.
 LOOK_EVERY_MS = 1000
-
-KEYS_THAT_COUNT = ("true_reward", "episode_extra_stats")  # of an info
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +193,7 @@ class Child:
         return 0
 
     def _serve(self) -> None:
+        """Tell that the environments are built, and obey."""
         job, batch = self._job, self._batch
         for told in job.remembered:
             answer(told, batch, job.first)
@@ -205,7 +204,12 @@ class Child:
         except FAILURES as error:  # a space that cannot be pickled
             self._send(Failed(Failure.of(error, job.first, "make")))
             return
-        descriptor = self._channel.take_descriptor()
+        self._map(self._channel.take_descriptor())
+        self._obey_commands()
+
+    def _map(self, descriptor: int) -> None:
+        """Share memory with the parent."""
+        job, batch = self._job, self._batch
         segment = Segment(descriptor, os.fstat(descriptor).st_size)
         self._rows = map_rows(segment, batch.spec, job.num_envs, job.num_workers, job.keeps_final)
         segment.close()
@@ -216,6 +220,9 @@ class Child:
         self._asked, self._done = self._rows.asked[mine], self._rows.done[mine]
         self._command, self._outcome = self._rows.command[mine], self._rows.outcome[mine]
         self._clocks = self._rows.clocks[job.worker]
+
+    def _obey_commands(self) -> None:
+        """Carry out what is asked for until told to close."""
         self._messages = select.poll()
         self._messages.register(self._channel, select.POLLIN)
         poll = select.poll()
@@ -279,13 +286,10 @@ class Child:
         began = time.perf_counter_ns()
         self._outcome[indices] = DONE
         if hasattr(self._batch, "reset_envs"):
-            options = {index: self._options.pop(index, None) for index in indices}
             for index in indices:
-                self._batch.reset_envs([index], self._out, [self._seeds.pop(index, None)], options[index])
+                seed, options = self._seeds.pop(index, None), self._options.pop(index, None)
+                self._batch.reset_envs([index], self._out, [seed], options)
         else:
-            fill_common_case(self._out)
-            self._out.rewards.fill(0.0)
-            self._out.frames.fill(0)
             self._batch.reset(self._out)
         add_time(self._clocks[1], len(indices), time.perf_counter_ns() - began)
         self._tell_failures()
@@ -295,11 +299,7 @@ class Child:
         agents = self._batch.spec.agents_per_env
         first = self._job.first * agents
         self._outcome[[row // agents for row in infos]] = DONE_WITH_INFO
-        self._send(
-            Infos(
-                {first + row: {key: info[key] for key in KEYS_THAT_COUNT if key in info} for row, info in infos.items()}
-            )
-        )
+        self._send(Infos({first + row: info for row, info in reported(infos).items()}))
 
     def _tell_failures(self) -> None:
         if self._recorder is None or not self._recorder.failures:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
 import multiprocessing
 import os
@@ -18,14 +17,11 @@ import select
 import selectors
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +33,18 @@ from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.channel import ParentChannel
 from appo.envs.vector.env_process import ChildFaults, ChildJob, run
 from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
+from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal, undisturbed
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
 from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
-from appo.utils import guardian, processes
+from appo.utils import processes
 from appo.utils.doorbells import Doorbell, SharedDescriptor
 from appo.utils.options import ConfigError
 from appo.utils.segment import Segment
-from appo.utils.signals import withheld_from_new_processes
 
 # How often limits of time are looked at while nothing happens.
 LOOK_EVERY_S = 0.1
-# After a polite end: until SIGKILL, and for the system to clear up after that.
-TERMINATE_S, KILLED_S = 0.5, 1.0
+# From SIGTERM to SIGKILL.
+TERMINATE_S = 0.5
 # A process that never gets as far as a step is not restarted for ever, whatever the quota says.
 MOST_IN_A_ROW = 10
 # No environment is built anew more often in the life of one process: its seeds never come again.
@@ -76,7 +72,7 @@ class ProcessSettings:
     first_core: int = 0  # place among these of the first process
     single_thread: bool = True
     count: Callable[[bool], None] = lambda is_bad_data: None  # called for each failure that is survived
-    beat: Callable[[], bool] = lambda: True  # called while waiting; False: nobody needs the result
+    beat: Callable[[], Any] = lambda: None  # called while processes start or answer: a sign of life
 
 
 class EnvProcess:
@@ -159,7 +155,7 @@ class EnvProcesses(AskedEnvs):
         self.settings = settings
         self._env, self._options, self._contexts, self._spec = env, options, list(contexts), spec
         self._segment: Segment | None = None
-        self._token = f"{_guarded_mark()}-{secrets.token_hex(4)}"
+        self._token = f"{guarded_mark()}-{secrets.token_hex(4)}"
         self._owner = os.getpid()
         self._is_lost = np.zeros(num_envs, np.bool_)  # of a process that was restarted: begins anew when next asked for
         self._restarted = np.zeros(num_envs, np.bool_)  # the result is that of a restart
@@ -230,7 +226,7 @@ class EnvProcesses(AskedEnvs):
         bells = [[SharedDescriptor(number) for number in bell.descriptors] for bell in (worker.own, worker.parents)]
         process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
         try:
-            with _undisturbed():
+            with undisturbed():
                 process.start()
         finally:
             far.close()
@@ -244,6 +240,11 @@ class EnvProcesses(AskedEnvs):
         worker.poll = select.poll()
         for watched in (worker.channel.fileno(), worker.parents.descriptors[0], end):
             worker.poll.register(watched, select.POLLIN)
+
+    @property
+    def num_restarts(self) -> int:
+        """See `AskedEnvs`."""
+        return sum(worker.attempt for worker in self.workers)
 
     def _cores_of(self, worker: EnvProcess) -> tuple[int, ...]:
         cores = self.settings.cores
@@ -366,7 +367,15 @@ class EnvProcesses(AskedEnvs):
         per_worker: bool = False,
         extra_s: float = 0.0,
     ) -> list[Any]:
-        """See `AskedEnvs`."""
+        """See `AskedEnvs`.
+
+        Args:
+            what: see `talk.answer`.
+            envs: which.
+            arguments: one tuple per environment.
+            per_worker: ask the batch of each process that holds some of them, with the arguments of the first.
+            extra_s: seconds that it may take beyond the limit of a reset.
+        """
         asked = []
         for worker in self._workers_of(np.asarray(envs, np.int64)):
             mine = [(env, given) for env, given in zip(envs, arguments, strict=True) if env in worker.envs]
@@ -421,7 +430,7 @@ class EnvProcesses(AskedEnvs):
                 if worker.is_ready:
                     worker.post(Close())
                 else:
-                    _signal(worker.pid, signal.SIGTERM)
+                    send_signal(worker.pid, signal.SIGTERM)
             closed = self._await_ends(living, began + timeout_s)
             for worker in living:
                 if worker.worker in closed and worker.is_ready and not worker.is_closed:
@@ -429,7 +438,7 @@ class EnvProcesses(AskedEnvs):
                     self.close_failures.append(f"the process of environments {in_words(worker.envs)} {how}")
             rest = [worker for worker in living if worker.worker not in closed]
             for worker in rest:
-                _signal(worker.pid, signal.SIGTERM)
+                send_signal(worker.pid, signal.SIGTERM)
             terminated = self._await_ends(rest, time.monotonic() + TERMINATE_S) if rest else set()
         finally:
             killed = [worker for worker in living if worker.worker not in closed | terminated]
@@ -465,7 +474,7 @@ class EnvProcesses(AskedEnvs):
     def _kill(self, workers: list[EnvProcess]) -> None:
         """Kill processes and whatever they, and those that have ended before, had started."""
         for worker in workers:
-            _signal(worker.pid, signal.SIGKILL)
+            send_signal(worker.pid, signal.SIGKILL)
         kill_marked(self._token)
         for worker in workers:
             worker.process.join(KILLED_S)
@@ -524,9 +533,8 @@ class EnvProcesses(AskedEnvs):
         if self._segment is None:
             self.spec, self.spaces, self.steps_apart = ready.spec, ready.spaces, ready.steps_apart
             shape = (self.spec, self.num_envs, settings.num_workers, settings.keeps_final)
-            self._segment = Segment.create(
-                "env-rows", segment_size(*shape)
-            )  # a name without the mark, which this process does not bear
+            # Its name is without the mark: this process maps it and would be taken for a marked one.
+            self._segment = Segment.create("env-rows", segment_size(*shape))
             self.rows = map_rows(self._segment, *shape)
         elif ready.spec != self.spec and worker.attempt == 0:
             raise ConfigError(
@@ -562,7 +570,6 @@ class EnvProcesses(AskedEnvs):
         if self._segment is None or not self._may_restart(worker):
             self._pending[envs] = False
             self._raise_end(worker)
-        self.num_restarts += 1
         self.settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
         rows = self.rows
@@ -618,7 +625,7 @@ class EnvProcesses(AskedEnvs):
             if settings.restarts.on == "raise":
                 raise EnvTimeout(late, limit, "their step" if worker.is_ready else "being built")
             log.warning("environments %s took more than %g s: their process is killed", in_words(late), limit)
-            _signal(worker.pid, signal.SIGKILL)
+            send_signal(worker.pid, signal.SIGKILL)
 
     def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float]:
         settings = self.settings
@@ -662,59 +669,8 @@ def name_of(envs: range) -> str:
     return f"{envs.start}-{envs.stop - 1}" if len(envs) > 1 else f"{envs.start}"
 
 
-def kill_marked(mark: str) -> None:
-    """Kill every process that bears a mark, and all below them."""
-    deadline = time.monotonic() + KILLED_S
-    while (pids := guardian.run_processes(-1, mark)) and time.monotonic() < deadline:
-        for pid in pids:
-            _signal(pid, signal.SIGKILL)
-        time.sleep(0.005)
-
-
 def _has_ended(worker: EnvProcess) -> bool:
     return worker.process is None or worker.process.exitcode is not None
-
-
-def _signal(pid: int, number: int) -> None:
-    if pid > 0:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Any:
-    """Signals that arrive while a process is started are delivered afterwards, to this process alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with withheld_from_new_processes():
-        yield
-
-
-class _Guardian(NamedTuple):
-    """Kills what environments have started should this process be killed; ends with it."""
-
-    process: subprocess.Popen[bytes]
-    mark: str
-
-
-@functools.cache
-def _guardian_of(pid: int) -> _Guardian:
-    """That of this process, which is started when it is first needed; a forked child has one of its own."""
-    mark = f"appo-envs-{pid}-{secrets.token_hex(4)}"
-    command = [sys.executable, "-I", "-S", guardian.__file__, f"/nonexistent/{mark}"]
-    with _undisturbed():
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    return _Guardian(process, mark)
-
-
-def _guarded_mark() -> str:
-    """The mark of all that is killed when this process ends: of its run, or its own."""
-    if mark := os.environ.get(processes.MARK_VARIABLE):
-        return mark
-    if _guardian_of(os.getpid()).process.poll() is not None:
-        _guardian_of.cache_clear()
-    return _guardian_of(os.getpid()).mark
 
 
 @atexit.register

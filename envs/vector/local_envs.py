@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appo.envs.adapters import fill_common_case
 from appo.envs.api import BatchEnv, EnvContext, EnvError
+from appo.envs.contract import reported
 from appo.envs.faults import FAILURES, FaultPolicy
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
@@ -64,13 +64,18 @@ class LocalEnvs(AskedEnvs):
         made._survived, made._was_made = survived, True
         return made
 
+    @property
+    def num_restarts(self) -> int:
+        """See `AskedEnvs`."""
+        return len(self._survived)
+
     def ask(self, envs: NDArray[np.int64], command: int) -> None:
         """See `AskedEnvs`."""
         self._require_open()
         if len(envs) == self.num_envs:  # nothing else is under way: without a look at each of them
             self._all_step = command == STEP
             self.rows.command.fill(command)
-            self.rows.asked.__iadd__(1)
+            self.rows.asked[:] += 1
             self._pending.fill(True)
             return
         self._all_step = False
@@ -101,27 +106,18 @@ class LocalEnvs(AskedEnvs):
         """Do everything that is asked for."""
         del timeout_s
         self._require_open()
-        rows = self.rows
-        if self._all_step:
-            self._all_step = False
-            began = time.perf_counter_ns()
-            self._infos |= self._step(None)
-            add_time(rows.clocks[0, 0], self.num_envs, time.perf_counter_ns() - began)
-            self._note_failures()
+        rows, whole = self.rows, self._all_step
+        self._all_step = False
+        if whole:
+            self._step(None)
             rows.done[:] = rows.asked
-            self.num_restarts = len(self._survived)
             return
         open_ones = np.flatnonzero(rows.asked > rows.done)
         to_reset = rows.command[open_ones] == RESET
         if to_reset.any():
             self._reset(open_ones[to_reset].tolist())
-        to_step = open_ones[~to_reset].tolist()
-        if to_step:
-            began = time.perf_counter_ns()
-            self._infos |= self._step(to_step)
-            add_time(rows.clocks[0, 0], len(to_step), time.perf_counter_ns() - began)
-        self._note_failures()
-        self.num_restarts = len(self._survived)
+        if not to_reset.all():
+            self._step(open_ones[~to_reset].tolist())
         rows.done[open_ones] = rows.asked[open_ones]
 
     def wait_for_all(self, envs: NDArray[np.int64]) -> None:
@@ -129,20 +125,11 @@ class LocalEnvs(AskedEnvs):
         del envs
         self.wait(None)
 
-    def request(
-        self,
-        what: str,
-        envs: Sequence[int],
-        arguments: Sequence[tuple[Any, ...]],
-        *,
-        per_worker: bool = False,
-        extra_s: float = 0.0,
-    ) -> list[Any]:
+    def request(self, what: str, envs: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """See `AskedEnvs`."""
-        del extra_s
         self._require_open()
         results = []
-        for env, given in list(zip(envs, arguments, strict=True))[: 1 if per_worker else None]:
+        for env, given in zip(envs, arguments, strict=True):
             found = answer(Ask(0, what, [env], given), self._batch, 0)
             if found.failure is not None:
                 raise EnvWorkerError.of(found.failure, 0)
@@ -165,17 +152,22 @@ class LocalEnvs(AskedEnvs):
                 failures.append(str(error))
         return CloseReport(1, 0, 0, time.monotonic() - began, failures)
 
-    def _step(self, envs: list[int] | None) -> dict[int, dict[str, Any]]:
+    def _step(self, envs: list[int] | None) -> None:
         """Step some environments; None: all."""
-        rows = self.rows
+        rows, began = self.rows, time.perf_counter_ns()
         try:
             if self.steps_apart and envs is not None:
-                return dict(self._batch.step_envs(envs, rows.actions, rows.steps))
-            return dict(self._batch.step(rows.actions, rows.steps))
+                infos = self._batch.step_envs(envs, rows.actions, rows.steps)
+            else:
+                infos = self._batch.step(rows.actions, rows.steps)
         except EnvError as error:
             if not self._was_made:
                 raise
             raise EnvWorkerError.of(Failure.of(error, error.env_index, error.phase), 0) from error
+        add_time(rows.clocks[0, 0], self.num_envs if envs is None else len(envs), time.perf_counter_ns() - began)
+        if infos:
+            self._infos |= reported(infos)
+        self._note_failures()
 
     def _reset(self, envs: list[int]) -> None:
         began = time.perf_counter_ns()
@@ -184,11 +176,9 @@ class LocalEnvs(AskedEnvs):
                 seed, options = self._seeds.pop(env, None), self._options.pop(env, None)
                 self._batch.reset_envs([env], self.rows.steps, [seed], options)
         else:
-            fill_common_case(self.rows.steps)
-            self.rows.steps.rewards.fill(0.0)
-            self.rows.steps.frames.fill(0)
             self._batch.reset(self.rows.steps)
         add_time(self.rows.clocks[0, 1], len(envs), time.perf_counter_ns() - began)
+        self._note_failures()
 
     def _note_failures(self) -> None:
         if self._recorder is None or not self._recorder.failures:

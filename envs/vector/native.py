@@ -30,7 +30,7 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from appo.envs.contract import check_report, checked_reset, flag, flags, frame_count
+from appo.envs.contract import REPORTED, check_report, checked_reset, flag, flags, frame_count
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
 from appo.envs.specs import complete_spec, declares_info_mask, require_spec
@@ -38,7 +38,6 @@ from appo.envs.wrappers import find_ability, shape_rewards
 from appo.utils.options import ConfigError
 
 EVERY_ROW = slice(None)
-_ROW_INFO_KEYS = ("true_reward", "episode_extra_stats")
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +114,9 @@ class VectorEnvAdapter:
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
+        fill_common_case(out)
+        out.rewards.fill(0.0)
+        out.frames.fill(0)
         try:
             self._start(out)
         except FAILURES as error:
@@ -248,7 +250,7 @@ class VectorEnvAdapter:
 
     def _row_infos(self, infos: dict[str, Any], starts: np.ndarray) -> dict[int, dict[str, Any]]:
         by_row: dict[int, dict[str, Any]] = {}
-        for key in _ROW_INFO_KEYS:
+        for key in REPORTED:
             if key in infos:
                 told = np.broadcast_to(_has(key, infos), self.num_envs) & ~starts
                 for row in np.flatnonzero(told).tolist():

@@ -73,7 +73,7 @@ class VecEnv:
         self.spec = envs.spec
         self.num_agents = self.spec.agents_per_env
         self._space_rows = SpaceRows(envs.spaces, self.spec)
-        self.single_observation_space, self.single_action_space = envs.spaces
+        self.observation_space, self.action_space = envs.spaces  # of one agent
         self._all = np.arange(self.num_envs)
         self._copies = copy
         self._episodes = np.full(self.num_envs, -1, np.int64)
@@ -81,16 +81,6 @@ class VecEnv:
         self._params: dict[int, dict[str, Any]] = {}
         self._clocks = np.zeros((len(CLOCKS), 2), np.int64)
         self._report: CloseReport | None = None
-
-    @property
-    def observation_space(self) -> Any:
-        """Of one environment, or of each of its agents."""
-        return self.single_observation_space
-
-    @property
-    def action_space(self) -> Any:
-        """Of one environment, or of each of its agents."""
-        return self.single_action_space
 
     @property
     def steps_apart(self) -> bool:

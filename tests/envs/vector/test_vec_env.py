@@ -27,10 +27,12 @@ from appo.envs.vector.errors import (
     EnvWorkerError,
     NotStepping,
 )
-from appo.envs.vector.make import make_vec_env
+from appo.envs.vector.make import make_vec_env, vec_env_of
+from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.vector.vec_env import KIND_RESET, KIND_RESTARTED, KIND_STEP
 from appo.utils.options import ConfigError
 from appo.utils.processes import is_alive
+from tests.envs.test_parallel_env_adapter import ScriptedParallel
 from tests.envs.vector.vec_env_cases import Echo, descendants
 
 SERVERS = 3  # descriptors that lead to multiprocessing's own, once they are needed
@@ -611,6 +613,23 @@ def test_a_native_vector_environment_is_one_of_the_backends(make):
         env.send([1], [2])
 
 
+class Talkative(Echo):
+    """Tells more than counts, some of which cannot travel."""
+
+    def step(self, action):
+        *step, info = super().step(action)
+        return *step, info | {"why": lambda: 0, "true_reward": 2.0}
+
+
+def test_infos_hold_what_counts_whatever_the_backend(make):
+    for where in ({"backend": "serial"}, {"num_workers": 2, **FORKED}):
+        env = make(functools.partial(Talkative, length=2), 2, **where)
+        env.reset()
+        assert env.step([0, 0]).infos == {0: {"true_reward": 2.0}, 1: {"true_reward": 2.0}}
+        told = {"true_reward": 2.0, "episode_extra_stats": {"steps": 2}}
+        assert env.step([0, 0]).infos == {0: told, 1: told}
+
+
 def native_cartpole(vector_size):
     return gymnasium.make_vec("CartPole-v1", vector_size, vectorization_mode="vector_entry_point")
 
@@ -696,14 +715,16 @@ def test_infos_of_environments_that_wait_are_kept_while_others_are_reset(make):
         assert seen[1] is None and seen[0] == seen[2] == {"episode_extra_stats": {"steps": 1}}
 
 
-def test_an_agent_that_comes_late_begins_no_episode_of_its_environment(make):
-    env = make("synthetic_multi", 2, seed=1)
-    batch = env.reset()
-    kinds = []
-    for _ in range(60):
-        batch = env.step(np.zeros((2, env.num_agents), np.int64))
-        kinds.append(batch.kind.tolist())
-    assert set(map(tuple, kinds)) == {(KIND_STEP, KIND_STEP)}
+def test_an_agent_that_comes_late_begins_no_episode_of_its_environment():
+    """Agent c arrives at the second step, and all end at the third."""
+    everybody = {"a": "T", "b": "T", "c": "T"}
+    env = ScriptedParallel({}, {"c": "+"}, everybody, absent=("c",))
+    with vec_env_of(SerialVecEnv([env], [EnvContext()])) as vec:
+        assert vec.reset().episode_id.tolist() == [0]
+        steps = [vec.step(np.zeros((1, 3), np.int64)) for _ in range(4)]
+    assert [batch.kind.tolist() for batch in steps] == [[KIND_STEP]] * 4
+    assert [batch.episode_id.tolist() for batch in steps] == [[0], [0], [1], [1]]
+    assert steps[1].is_first.tolist() == [[False, False, True]]
 
 
 def test_an_environment_that_is_forgotten_ends_its_processes():

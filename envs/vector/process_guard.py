@@ -1,0 +1,71 @@
+"""Nothing that processes of environments start outlives its owner: marks, signals, and a guardian per program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, NamedTuple
+
+from appo.utils import guardian, processes
+from appo.utils.signals import withheld_from_new_processes
+
+KILLED_S = 1.0  # for the system to clear up behind SIGKILL
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that bears a mark, and all below them."""
+    deadline = time.monotonic() + KILLED_S
+    while (pids := guardian.run_processes(-1, mark)) and time.monotonic() < deadline:
+        for pid in pids:
+            send_signal(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process, if it is still there."""
+    if pid > 0:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Any:
+    """Signals that arrive while a process is started are delivered afterwards, to this process alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with withheld_from_new_processes():
+        yield
+
+
+class _Guardian(NamedTuple):
+    """Kills what environments have started should this process be killed; ends with it."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+
+
+@functools.cache
+def _guardian_of(pid: int) -> _Guardian:
+    """That of this process, which is started when it is first needed; a forked child has one of its own."""
+    mark = f"appo-envs-{pid}-{secrets.token_hex(4)}"
+    command = [sys.executable, "-I", "-S", guardian.__file__, f"/nonexistent/{mark}"]
+    with undisturbed():
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return _Guardian(process, mark)
+
+
+def guarded_mark() -> str:
+    """The mark of all that is killed when this process ends: of its run, or its own."""
+    if mark := os.environ.get(processes.MARK_VARIABLE):
+        return mark
+    if _guardian_of(os.getpid()).process.poll() is not None:
+        _guardian_of.cache_clear()
+    return _guardian_of(os.getpid()).mark
