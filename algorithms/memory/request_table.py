@@ -64,20 +64,20 @@ class SplitRequests:
         return bool(settled.min() >= self._number)
 
 
-class FrozenRequests:
-    """The requests for frozen policies, all of which one worker serves, looked at together."""
+class JointRequests:
+    """The requests for several policies that one worker serves, looked at together."""
 
-    def __init__(self, arrays: SharedArrays) -> None:
-        """Those of all actors."""
-        first = arrays.sizes.learning_policies
-        self._asked = arrays["asked"]
-        self._unasked, self._answered = arrays["unasked"][first:], arrays["answered"][first:]
-        self._ready, self._taken = arrays["ready_sequence"], arrays["taken_sequence"]
-        self._unplayed = arrays["unplayed_sequence"]
+    def __init__(self, arrays: SharedArrays, policies: range, first_actor: int = 0, stride: int = 1) -> None:
+        """Those of actors first_actor, first_actor + stride, ... for some policies, which follow each other."""
+        mine, these = slice(first_actor, None, stride), slice(policies.start, policies.stop)
+        self._asked = arrays["asked"][mine]
+        self._unasked, self._answered = arrays["unasked"][these, mine], arrays["answered"][these, mine]
+        self._ready, self._taken = arrays["ready_sequence"][mine], arrays["taken_sequence"][:, mine]
+        self._unplayed = arrays["unplayed_sequence"][:, mine]
 
     @property
     def num_splits(self) -> int:
-        """Splits that can have a request open at one time: those whose newest request was for a frozen policy."""
+        """Splits that can have a request open at one time: those whose newest request was for one of these policies."""
         return int(np.count_nonzero((self._asked > self._unasked).any(axis=0)))
 
     def count(self) -> int:
@@ -85,12 +85,12 @@ class FrozenRequests:
         return int(np.count_nonzero(self._are_open().any(axis=0)))
 
     def asked_policies(self) -> list[int]:
-        """Frozen policies, counted from 0, of which some request is open."""
+        """Of which of these policies, counted from the first of them, some request is open."""
         found: list[int] = np.flatnonzero(self._are_open().any(axis=(1, 2))).tolist()
         return found
 
     def _are_open(self) -> NDArray[np.bool_]:
-        """[F, A, S]."""
+        """[P, A, S] for these policies and actors."""
         are_open: NDArray[np.bool_] = self._asked > np.maximum(self._answered, self._unasked)
         return are_open
 

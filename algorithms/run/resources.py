@@ -15,7 +15,7 @@ from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.specs import action_spec, observation_tensors, observed
-from appo.algorithms.workers.core_sharing import placements
+from appo.algorithms.workers.core_sharing import placements, policies_per_worker
 from appo.algorithms.workers.jobs import ModelJob, RunPlan
 from appo.algorithms.workers.roster import KINDS, Roster
 from appo.algorithms.workers.seeds import Seeds
@@ -80,6 +80,14 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
         batches -= config.learning.num_batches_per_iteration
     columns = batches * config.learning.batch_size // config.learning.rollout
     return max(1 if just_in_time else 2, math.ceil(columns / trajectories))
+
+
+def with_worker_counts(config: TrainConfig, device: str) -> TrainConfig:
+    """The configuration with the number of policies of each policy worker chosen where it is 0."""
+    if config.workers.policies_per_policy_worker:
+        return config
+    together = policies_per_worker(config.sampling.num_policies, device)
+    return dataclasses.replace(config, workers=dataclasses.replace(config.workers, policies_per_policy_worker=together))
 
 
 def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:

@@ -81,7 +81,7 @@ class SerialWorkerPool:
         for worker in shared.roster.of_kind(LEARNER):
             self._build_learner(plan, shared, worker)
         for worker in shared.roster.of_kind(POLICY_WORKER):
-            self._build_policy(plan, shared, worker)
+            self._build_policies(plan, shared, worker)
         self._opponents = [
             OpponentsCore(shared.arrays, KINDS[OPPONENT_WORKER].job(plan, worker), self._counters[worker])
             for worker in shared.roster.of_kind(OPPONENT_WORKER)
@@ -106,13 +106,14 @@ class SerialWorkerPool:
         self._learners.append(learner)
         self._prefetchers.append(BatchPrefetcher(assembler, staging, bell, lambda _: None, counters))
 
-    def _build_policy(self, plan: RunPlan, shared: SharedResources, worker: WorkerId) -> None:
-        arrays, policy, job = shared.arrays, worker.policy, KINDS[POLICY_WORKER].job(plan, worker)
-        model = build_actor_critic(job.model, job.spec, job.device)
-        inference = PolicyInference(model, arrays.sizes.trajectories, job.device, job.seed)
-        requests = PolicyRequests(arrays, policy, worker.number, job.num_workers)
-        counters, weights = self._counters[worker], shared.weights[policy]
-        self._policies.append(PolicyCore(arrays, requests, weights, inference, counters, policy))
+    def _build_policies(self, plan: RunPlan, shared: SharedResources, worker: WorkerId) -> None:
+        arrays, job = shared.arrays, KINDS[POLICY_WORKER].job(plan, worker)
+        for policy, seed in job.seeds.items():
+            model = build_actor_critic(job.model, job.spec, job.device)
+            inference = PolicyInference(model, arrays.sizes.trajectories, job.device, seed)
+            requests = PolicyRequests(arrays, policy, worker.number, job.num_workers)
+            counters, weights = self._counters[worker], shared.weights[policy]
+            self._policies.append(PolicyCore(arrays, requests, weights, inference, counters, policy))
 
     def poll(self, timeout_s: float) -> list[Report]:
         """One round; the time plays no part.

@@ -92,14 +92,15 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
             return stop.exit_code
         spec = checked.spec
         resolved = fitted(resolved, spec, checked.profile)
-        config = resolved.config
+        device = torch_device(resolved.config.run.device)
+        config = resources.with_worker_counts(resolved.config, device)
         check_with_spec(config, spec)
         check_files(config, resumed=resolved.resumed)
         sizes = resources.sizes_of(config, spec)
         available_mb = resources.check_memory(config, sizes)
         resources.check_descriptors(sizes)
         require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
-        job = resources.model_job(config, spec, torch_device(config.run.device), available_mb)
+        job = resources.model_job(config, spec, device, available_mb)
         spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
         return _fail(str(error)) if stop.received is None else stop.exit_code

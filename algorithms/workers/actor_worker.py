@@ -68,7 +68,7 @@ class ActorWorker(Worker):
         self._matches: list[MatchFinished] = []
         self._next_report = self._next_progress = 0.0
         # By policy: that of its policy worker, or, for frozen ones, the one of the opponent worker.
-        self._servers = self.bells.of_kind(POLICY_WORKER)
+        self._servers = self.bells.by_policy(POLICY_WORKER, self.arrays.sizes.learning_policies)
         self._servers += self.bells.of_kind(OPPONENT_WORKER) * self.arrays.sizes.frozen_policies
         self._learners = self.bells.of_kind(LEARNER)
         job = self.job
@@ -159,13 +159,13 @@ class ActorWorker(Worker):
 
     @staticmethod
     def _ring(bells: list[Doorbell], policies: NDArray[np.int32]) -> None:
-        """Those of some policies; frozen ones share one, and have no learner."""
+        """Those of some policies, each once; frozen ones share one, and have no learner."""
         for bell in {id(bells[policy]): bells[policy] for policy in policies if policy < len(bells)}.values():
             bell.ring()
 
     @staticmethod
     def _ring_all(bells: list[Doorbell]) -> None:
-        for bell in bells:
+        for bell in {id(bell): bell for bell in bells}.values():
             bell.ring()
 
 

@@ -14,6 +14,13 @@ class WorkersConfig:
     policy_workers_per_policy: int = option(
         1, "Processes that compute actions for one policy; actors are divided among them", minimum=1, maximum=64
     )
+    policies_per_policy_worker: int = option(
+        0,
+        "Policies whose actions one policy worker computes. 0: one each on a GPU; on the CPU so many that there are no "
+        "more policy workers than cores, for processes that share a core take turns, which costs more than it brings",
+        minimum=0,
+        maximum=64,
+    )
     async_rl: bool = option(
         True, "Sample while learning. False: actors wait for the weights that their last rollout led to"
     )
@@ -92,6 +99,11 @@ class WorkersConfig:
     learner_threads: int = option(
         0, "Threads that torch uses in each learner. 0: chosen from the number of cores", minimum=0, maximum=1024
     )
+
+    @property
+    def served_together(self) -> int:
+        """Policies that one policy worker serves; one where that has not been chosen."""
+        return max(1, self.policies_per_policy_worker)
 
     @property
     def actor_gpus(self) -> tuple[int, ...]:

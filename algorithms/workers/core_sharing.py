@@ -11,10 +11,15 @@ of the caches each time; and since the others share a core, they lose nothing by
 actions is for all of them. Where the learner always has a batch, as in float32, doom_basic made 1.18 (1.13 to 1.23)
 times the frames. In bf16 the learner is faster, so that the actors on their one core let it starve (0.97): then all
 spread over both cores again, and it is long before that is tried once more.
+
+Several policies bring a learner each. Where these and all other processes are more than the cores, learners yield: an
+actor that waits for a core keeps its policy worker and, in the end, its learner waiting, and a learner whose batch is
+ready keeps nobody. For the same reason there are no more policy workers than cores, each for several policies.
 """
 
 from __future__ import annotations
 
+import math
 import time
 
 from appo.algorithms.memory.counters import Timer
@@ -27,7 +32,13 @@ from appo.utils.processes import move_to_cores, usable_cores
 LOOK_EVERY_S = 5.0
 _BUSY, _STARVED = 0.1, 0.25  # share of its time that a learner waits for batches: below, above
 TRY_AGAIN_S = 600.0
+LEARNERS_YIELD = 8  # niceness of several learners that share cores with those that sample
 _OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER")]
+
+
+def policies_per_worker(num_policies: int, device: str) -> int:
+    """So many policies each that policy workers which compute on the CPU are no more than its cores."""
+    return math.ceil(num_policies / len(usable_cores())) if device == "cpu" else 1
 
 
 def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
@@ -35,7 +46,9 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
     workers, policies = plan.workers, plan.sampling.num_policies
     niceness, on_cpu = workers.default_niceness, plan.device == "cpu"
     servers = roster.of_kind(POLICY_WORKER)
-    learner_place = place_torch_worker(workers.learner_threads, policies, niceness)
+    yields = on_cpu and policies > 1 and len(roster) > len(usable_cores())
+    learner_niceness = min(19, niceness + LEARNERS_YIELD) if yields else niceness
+    learner_place = place_torch_worker(workers.learner_threads, policies, learner_niceness)
     server_places = [place_torch_worker(workers.policy_worker_threads, len(servers), niceness)] * len(servers)
     is_pinned = workers.set_workers_cpu_affinity and plan.env.family.has_engine
     if is_pinned and plan.sampler_only and on_cpu:

@@ -68,21 +68,19 @@ class ActorJob:
 
 @dataclass
 class PolicyJob:
-    """Which policy a policy worker computes, and for which actors."""
+    """Which policies a policy worker computes, and for which actors."""
 
-    policy: int
-    index: int  # among the workers of this policy
-    num_workers: int
+    seeds: dict[int, int]  # by policy
+    index: int  # among the workers of these policies
+    num_workers: int  # of these policies
     spec: EnvSpec
     model: ModelConfig
     device: str
-    seed: int
 
     @classmethod
-    def of(cls, plan: RunPlan, policy: int, index: int, seed: int) -> PolicyJob:
+    def of(cls, plan: RunPlan, index: int, seeds: dict[int, int]) -> PolicyJob:
         """The work of one policy worker."""
-        num_workers = plan.workers.policy_workers_per_policy
-        return cls(policy, index, num_workers, plan.spec, plan.model, plan.device, seed)
+        return cls(seeds, index, plan.workers.policy_workers_per_policy, plan.spec, plan.model, plan.device)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from appo.algorithms import checkpoints
 from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays
-from appo.algorithms.memory.request_table import FrozenRequests, PolicyRequests, Slabs
+from appo.algorithms.memory.request_table import JointRequests, PolicyRequests, Slabs
 from appo.algorithms.memory.weights import PublishedVersion
 from appo.algorithms.messages import OpponentFailed
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
@@ -95,7 +95,7 @@ class OpponentsCore:
             PastSelfWeights(arrays["opponents"][frozen], job.checkpoint_dirs[frozen // per_policy], reader, flat)
             for frozen in range(sizes.frozen_policies)
         ]
-        self.requests = FrozenRequests(arrays)
+        self.requests = JointRequests(arrays, range(self._first, sizes.acting_policies))
         self._requests = [PolicyRequests(arrays, self._first + frozen, 0, 1) for frozen in range(sizes.frozen_policies)]
         self._servers: dict[int, tuple[PolicyCore, StateReplay]] = {}
 

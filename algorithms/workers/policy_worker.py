@@ -1,4 +1,4 @@
-"""The policy worker: computes actions in batches for one policy."""
+"""The policy worker: computes actions in batches for one policy, or for several, each with a network of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from appo.algorithms.memory.counters import Timer
-from appo.algorithms.memory.request_table import PolicyRequests
+from appo.algorithms.memory.request_table import JointRequests, PolicyRequests
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.core_sharing import CoreSharing
@@ -43,32 +43,44 @@ class PolicyWorker(Worker):
         torch.set_num_threads(max(1, self.start.placement.threads))
         keep_freed_memory()
         job, sizes = self.job, self.arrays.sizes
-        model = build_actor_critic(job.model, job.spec, job.device)
-        # A successor draws other actions than its predecessor drew.
-        seed = job.seed + self.start.generation
-        inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, job.device, seed)
-        requests = PolicyRequests(self.arrays, job.policy, job.index, job.num_workers)
-        weights = self.start.memory.open_weights(job.policy)
-        self._core = PolicyCore(self.arrays, requests, weights, inference, self.counters, job.policy)
-        self._replay = StateReplay(self._core, sizes)
+        self._cores: list[tuple[PolicyCore, StateReplay]] = []
+        for policy, seed in job.seeds.items():
+            model = build_actor_critic(job.model, job.spec, job.device)
+            # A successor draws other actions than its predecessor drew.
+            seed += self.start.generation
+            inference = PolicyInference(model, sizes.actors * sizes.splits * sizes.rows, job.device, seed)
+            requests = PolicyRequests(self.arrays, policy, job.index, job.num_workers)
+            weights = self.start.memory.open_weights(policy)
+            core = PolicyCore(self.arrays, requests, weights, inference, self.counters, policy)
+            self._cores.append((core, StateReplay(core, sizes)))
+        self._requests: WaitingRequests = requests
+        if len(job.seeds) > 1:
+            policies = range(min(job.seeds), max(job.seeds) + 1)
+            self._requests = JointRequests(self.arrays, policies, job.index, job.num_workers)
+        self._has_answered = True
         self._core_sharing = CoreSharing(self.arrays, self.start.placement)
-        self._batcher = DynamicBatcher(requests)
+        self._batcher = DynamicBatcher(self._requests)
 
     def step(self) -> None:
-        """Answer everything that waits, in one batch."""
+        """Answer everything that waits, in one batch for each policy."""
         self._wait_for_requests()
-        slabs = self._core.requests.open()
-        if not len(slabs) or not self._core.adopt_newest():
-            return
-        if self.start.generation > 0:
-            self._replay.before(slabs)
-        self._core.answer(slabs)
-        for actor in set(slabs.actor.tolist()):
+        actors: set[int] = set()
+        for core, replay in self._cores:
+            slabs = core.requests.open()
+            if not len(slabs) or not core.adopt_newest():
+                continue
+            if self.start.generation > 0:
+                replay.before(slabs)
+            core.answer(slabs)
+            actors.update(slabs.actor.tolist())
+        for actor in actors:
             self.bells.actors[actor].ring()
+        self._has_answered = bool(actors)
 
     def _wait_for_requests(self) -> None:
-        requests = self._core.requests
-        if not requests.count() or self._core.version < 0:
+        requests = self._requests
+        # What the last round left open waits for a policy's first weights; their learner rings.
+        if not requests.count() or not self._has_answered:
             self.bells.own.wait(LONGEST_SLEEP_S)
         self._core_sharing.follow()
         self._batcher.shares_core = self._core_sharing.is_on

@@ -24,7 +24,7 @@ class WorkerId(NamedTuple):
     """One worker of a run, whichever process does its work now."""
 
     kind: str  # a key of `KINDS`
-    policy: int  # that it works for; 0 for a worker of all policies
+    policy: int  # that it works for, the first of them where there are several; 0 for a worker of all policies
     number: int  # among the workers of this kind and policy
 
     @property
@@ -38,6 +38,7 @@ class Group(NamedTuple):
 
     policies: int  # 1 for workers of all policies
     per_policy: int
+    policies_each: int = 1  # that one worker works for, at most
 
 
 class WorkerKind(NamedTuple):
@@ -67,7 +68,7 @@ class Roster:
             WorkerId(kind, policy, number)
             for kind in KINDS
             if kind in groups
-            for policy in range(groups[kind].policies)
+            for policy in range(0, groups[kind].policies, groups[kind].policies_each)
             for number in range(groups[kind].per_policy)
         )
         self._groups = groups
@@ -87,8 +88,14 @@ class Roster:
         return self._place[worker]
 
     def of_kind(self, kind: str, policy: int | None = None) -> list[WorkerId]:
-        """The workers of a kind; those of one policy where that is named."""
-        return [worker for worker in self.ids if worker.kind == kind and policy in (None, worker.policy)]
+        """The workers of a kind; those that work for one policy where that is named."""
+        found = [worker for worker in self.ids if worker.kind == kind]
+        return found if policy is None else [worker for worker in found if policy in self.policies_of(worker)]
+
+    def policies_of(self, worker: WorkerId) -> range:
+        """The policies that a worker works for; of a worker of all policies, 0 alone."""
+        group = self._groups[worker.kind]
+        return range(worker.policy, min(worker.policy + group.policies_each, group.policies))
 
     def places(self, kind: str) -> slice:
         """Where the workers of a kind lie in arrays with one entry per process."""
@@ -101,7 +108,7 @@ class Roster:
 
 
 def _rung_by_actor(roster: Roster, actor: WorkerId) -> list[WorkerId]:
-    """One policy worker of each policy, which serves this actor, the opponent worker, and every learner."""
+    """For each policy the policy worker that serves this actor, the opponent worker, and every learner."""
     servers = roster.of_kind(POLICY_WORKER)
     per_policy = len(roster.of_kind(POLICY_WORKER, 0)) or 1
     mine = [worker for worker in servers if worker.number == actor.number % per_policy]
@@ -137,9 +144,16 @@ KINDS: dict[str, WorkerKind] = {
     POLICY_WORKER: WorkerKind(
         name="policy-{policy}-{number}",
         worker_class="appo.algorithms.workers.policy_worker:PolicyWorker",
-        group=lambda sampling, workers: Group(sampling.num_policies, workers.policy_workers_per_policy),
+        group=lambda sampling, workers: Group(
+            sampling.num_policies, workers.policy_workers_per_policy, workers.served_together
+        ),
         job=lambda plan, worker: PolicyJob.of(
-            plan, worker.policy, worker.number, plan.seeds.of(SeedKey.POLICY_WORKER, worker.policy, worker.number)
+            plan,
+            worker.number,
+            {
+                policy: plan.seeds.of(SeedKey.POLICY_WORKER, policy, worker.number)
+                for policy in Roster.of(plan.sampling, plan.workers).policies_of(worker)
+            },
         ),
         rings=_rung_by_policy_worker,
         timers="POLICY",

@@ -226,8 +226,9 @@ class Supervisor:
 
     def _replace_workers(self, command: ReplaceWorkers) -> None:
         self.dump_stacks(self.workers)
+        culprits = self._bells.roster.of_kind(command.kind, command.policy)
         for worker in self.workers:
-            if worker.spec.worker.kind == command.kind and command.policy in (None, worker.spec.worker.policy):
+            if worker.spec.worker in culprits:
                 self._kill_worker(worker, command.reason)
 
     def dump_stacks(self, workers: list[WorkerHandle]) -> None:

@@ -91,6 +91,11 @@ class WorkerBells:
         """Those of the workers of a kind, in the order of the roster."""
         return [bell for worker, bell in self._others.items() if worker.kind == kind]
 
+    def by_policy(self, kind: str, policies: int) -> list[Doorbell]:
+        """For each policy that of the worker of a kind that works for it, where only one such worker is rung."""
+        of_first = {worker.policy: bell for worker, bell in self._others.items() if worker.kind == kind}
+        return [of_first[max(first for first in of_first if first <= policy)] for policy in range(policies)]
+
 
 class PackedBells:
     """`WorkerBells` on their way to their worker."""
@@ -114,7 +119,7 @@ class Bells:
 
     def __init__(self, roster: Roster) -> None:
         """One per worker."""
-        self._roster = roster
+        self.roster = roster
         self._bells = {worker: Doorbell() for worker in roster.ids}
 
     def of(self, worker: WorkerId) -> Doorbell:
@@ -123,7 +128,7 @@ class Bells:
 
     def packed_for(self, worker: WorkerId) -> PackedBells:
         """The bells of one worker, for its start."""
-        rung = KINDS[worker.kind].rings(self._roster, worker)
+        rung = KINDS[worker.kind].rings(self.roster, worker)
         return PackedBells(self._bells[worker], {other: self._bells[other] for other in rung})
 
     def ring_all(self) -> None:

@@ -153,14 +153,25 @@ def test_decisions_of_past_selves_are_not_learned_from_and_all_others_once(start
 
 
 @pytest.mark.parametrize(
-    "policies", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+    ("policies", "each"),
+    [
+        pytest.param(1, 1, marks=pytest.mark.slow),
+        (2, 2),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+        pytest.param(4, 1, marks=pytest.mark.slow),
+        pytest.param(4, 2, marks=pytest.mark.slow),
+    ],
 )
-def test_each_decision_is_learned_from_once_whichever_actors_and_policy_workers_are_killed(start, counting, policies):
-    run = start(*SMALL, *OPTIONS, f"--num_policies={policies}", env="counting.env:Match")
+def test_each_decision_is_learned_from_once_whichever_actors_and_policy_workers_are_killed(
+    start, counting, policies, each
+):
+    options = [f"--num_policies={policies}", f"--policies_per_policy_worker={each}"]
+    run = start(*SMALL, *OPTIONS, *options, env="counting.env:Match")
     for round_ in range(6):
         frames = run.status().get("env_frames", 0)
         run.wait_for(lambda seen=frames: run.status().get("env_frames", 0) > seen + 3000)
-        run.kill("actor-01" if round_ % 2 else f"policy-{round_ % policies}-0", signal.SIGKILL)
+        policy = round_ // 2 % policies
+        run.kill("actor-01" if round_ % 2 else f"policy-{policy - policy % each}-0", signal.SIGKILL)
         run.wait_for(lambda told=round_: run.status()["faults"]["restarts"] == told + 1)
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from appo.algorithms.memory.request_table import FrozenRequests, PolicyRequests, SplitRequests
+from appo.algorithms.memory.request_table import JointRequests, PolicyRequests, SplitRequests
 from tests.memory.memory_cases import shared
 
 
@@ -166,9 +166,9 @@ def test_a_request_to_some_policies_is_open_for_them_alone_and_waits_for_no_othe
         assert split.is_answered()
 
 
-def test_requests_for_frozen_policies_are_counted_together_by_splits():
+def test_requests_for_several_policies_are_counted_together_by_splits():
     arrays = shared(policies=2, frozen=3)
-    frozen, first, second = FrozenRequests(arrays), SplitRequests(arrays, 0, 0), SplitRequests(arrays, 1, 2)
+    frozen, first, second = JointRequests(arrays, range(2, 5)), SplitRequests(arrays, 0, 0), SplitRequests(arrays, 1, 2)
     assert (frozen.count(), frozen.num_splits, frozen.asked_policies()) == (0, 0, [])
     first.ask(0, 0, np.array([0, 2, 4]))
     second.ask(0, 0, np.array([1, 4]))
@@ -181,3 +181,18 @@ def test_requests_for_frozen_policies_are_counted_together_by_splits():
     assert (frozen.count(), frozen.num_splits) == (0, 1), "its newest request is for none of them"
     arrays["ready_sequence"][0, 0] = 5
     assert frozen.count_without_block() == 1
+
+
+def test_a_worker_of_several_policies_looks_at_its_own_policies_and_actors_alone():
+    arrays = shared(policies=4)
+    first, second = SplitRequests(arrays, 0, 0), SplitRequests(arrays, 1, 2)
+    low, high = JointRequests(arrays, range(2), 1, 2), JointRequests(arrays, range(2, 4), 1, 2)
+    first.ask(0, 0)  # of an actor that another worker serves
+    assert (low.count(), high.count()) == (0, 0)
+    second.ask(0, 0, np.array([1, 2]))
+    assert (low.count(), low.num_splits, low.asked_policies()) == (1, 1, [1])
+    assert (high.count(), high.num_splits, high.asked_policies()) == (1, 1, [0])
+    answering = PolicyRequests(arrays, 1, 1, 2)
+    answering.answer(answering.open())
+    assert (low.count(), high.count()) == (0, 1)
+    assert not second.is_answered()

@@ -17,10 +17,13 @@ from appo.algorithms.run.resources import (
     num_blocks,
     plan_of,
     sizes_of,
+    with_worker_counts,
     worker_specs,
 )
 from appo.algorithms.workers import core_sharing, placement
+from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, Roster, WorkerId
 from appo.algorithms.workers.seeds import SeedKey, Seeds
+from appo.algorithms.workers.worker import WorkerBells
 from appo.envs.registry import probe
 from appo.utils.options import ConfigError
 
@@ -86,9 +89,9 @@ def test_what_is_wired_fits_the_sizes(tmp_path):
         bell.close()
 
 
-def specs_of(config):
+def specs_of(config, device="cpu"):
     folders = [config.run.checkpoint_dir(policy) for policy in range(config.sampling.num_policies)]
-    return worker_specs(plan_of(config, probe("CartPole-v1"), "cpu", folders, Seeds(1, 0)))
+    return worker_specs(plan_of(config, probe("CartPole-v1"), device, folders, Seeds(1, 0)))
 
 
 @pytest.fixture
@@ -119,6 +122,73 @@ def test_every_process_has_a_place_and_a_name_of_its_own_learners_first(all_spec
     ]
     kinds = {worker.name.partition("-")[0]: worker.worker_class.partition(":")[2] for worker in workers}
     assert kinds == {"learner": "LearnerWorker", "policy": "PolicyWorker", "actor": "ActorWorker"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "cores", "device", "each", "served"),
+    [
+        (1, 2, "cpu", 0, [(0,)]),
+        (2, 2, "cpu", 0, [(0,), (1,)]),
+        (3, 2, "cpu", 0, [(0, 1), (2,)]),
+        (4, 2, "cpu", 0, [(0, 1), (2, 3)]),
+        (4, 1, "cpu", 0, [(0, 1, 2, 3)]),
+        (4, 2, "cuda:0", 0, [(0,), (1,), (2,), (3,)]),
+        (4, 2, "cpu", 1, [(0,), (1,), (2,), (3,)]),
+        (4, 8, "cpu", 3, [(0, 1, 2), (3,)]),
+    ],
+)
+def test_policy_workers_serve_so_many_policies_that_they_are_no_more_than_the_cores(
+    tmp_path, monkeypatch, policies, cores, device, each, served
+):
+    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(cores)))
+    options = [f"--num_policies={policies}", f"--policies_per_policy_worker={each}", "--policy_workers_per_policy=2"]
+    config = with_worker_counts(config_of(tmp_path, *options), device)
+    workers = [spec for spec in specs_of(config) if spec.worker.kind == POLICY_WORKER]
+    assert [tuple(spec.job.seeds) for spec in workers] == [these for these in served for _ in range(2)]
+    assert len({seed for spec in workers for seed in spec.job.seeds.values()}) == 2 * policies
+    roster = Roster.of(config.sampling, config.workers)
+    for policy in range(policies):
+        serving = roster.of_kind(POLICY_WORKER, policy)
+        assert [policy in roster.policies_of(worker) for worker in serving] == [True, True]
+
+
+def test_each_worker_rings_those_that_serve_it_and_whom_it_serves(tmp_path):
+    options = ["--num_workers=3", "--num_policies=4", "--policies_per_policy_worker=2", "--policy_workers_per_policy=2"]
+    config = config_of(tmp_path, *options)
+    shared = allocate(config, sizes_of(config, probe("CartPole-v1")))
+
+    def rung_by(worker):
+        return KINDS[worker.kind].rings(shared.roster, worker)
+
+    def names(workers):
+        return [worker.name for worker in workers]
+
+    assert names(rung_by(WorkerId(ACTOR, 0, 1))) == ["policy-0-1", "policy-2-1", *(f"learner-{i}" for i in range(4))]
+    assert names(rung_by(WorkerId(POLICY_WORKER, 2, 0))) == ["actor-00", "actor-02"]
+    assert names(rung_by(WorkerId(LEARNER, 3, 0)))[3:] == ["policy-2-0", "policy-2-1"]
+    of_actor = rung_by(WorkerId(ACTOR, 0, 1))
+    bells = WorkerBells(
+        shared.bells.of(WorkerId(ACTOR, 0, 1)), {worker: shared.bells.of(worker) for worker in of_actor}
+    )
+    first, second = (shared.bells.of(WorkerId(POLICY_WORKER, policy, 1)) for policy in (0, 2))
+    assert bells.by_policy(POLICY_WORKER, 4) == [first, first, second, second]
+    for worker in shared.roster.ids:
+        shared.bells.of(worker).close()
+
+
+@pytest.mark.parametrize(
+    ("policies", "device", "niceness", "expected"),
+    [(1, "cpu", 0, 0), (4, "cpu", 0, 8), (4, "cpu", 15, 19), (4, "cuda:0", 0, 0)],
+)
+def test_several_learners_yield_to_those_that_sample_where_they_share_cores(
+    tmp_path, monkeypatch, policies, device, niceness, expected
+):
+    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: [0, 1])
+    config = config_of(tmp_path, f"--num_policies={policies}", f"--default_niceness={niceness}")
+    found = {spec.worker.kind: spec.placement.niceness for spec in specs_of(config, device)}
+    assert found == {LEARNER: expected, POLICY_WORKER: niceness, ACTOR: niceness}
+    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(64)))
+    assert {spec.placement.niceness for spec in specs_of(config, device)} == {niceness}
 
 
 @pytest.mark.parametrize(
@@ -171,10 +241,11 @@ def test_jobs_name_the_policies_actors_and_folders_they_are_for(all_specs):
     jobs = {worker.name: worker.job for worker in workers}
     assert [jobs[f"learner-{p}"].checkpoint_dir for p in (0, 1)] == [experiment.checkpoint_dir(p) for p in (0, 1)]
     assert [jobs[f"learner-{p}"].policy for p in (0, 1)] == [0, 1]
-    places = [(job.policy, job.index, job.num_workers) for name, job in jobs.items() if name.startswith("policy")]
+    places = [(*job.seeds, job.index, job.num_workers) for name, job in jobs.items() if name.startswith("policy")]
     assert places == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
     assert [(jobs[f"actor-0{i}"].index, jobs[f"actor-0{i}"].num_actors) for i in range(3)] == [(0, 3), (1, 3), (2, 3)]
-    seeds = [job.seed for job in jobs.values() if hasattr(job, "seed")]
+    seeds = [job.seed for name, job in jobs.items() if name.startswith("learner")]
+    seeds += [seed for name, job in jobs.items() if name.startswith("policy") for seed in job.seeds.values()]
     assert len(set(seeds)) == len(seeds) == 6
 
 

@@ -180,6 +180,20 @@ def test_one_policy_worker_of_two_that_answers_nothing_is_found_while_the_other_
     assert stall_of_two(two, frames=(1, 0)) is None
 
 
+def test_a_policy_worker_of_several_policies_is_replaced_once_for_all_of_them():
+    arrays = shared(policies=4)
+    arrays["policy_begun"][:] = 1
+    arrays["asked"][1, 2] = 7
+    arrays["answered"][3] = 7
+    dog = StallDetector(arrays, LIMIT_S, 0.0, grace_s=30.0, learns=False, policies_per_worker=2)
+    told = {}
+    for second in range(20):
+        arrays["env_frames"][0, 3] += 1
+        if stall := dog.look(float(second)):
+            told[second] = (stall.culprits, stall.policy, stall.in_a_row)
+    assert told == {11: (POLICY_WORKER, 0, 1), 12: (POLICY_WORKER, 2, 1)}
+
+
 def test_while_one_policy_s_learner_stalls_again_the_count_goes_on(two):
     two["ready_sequence"][0, 0, 0] = two["filling_sequence"][0, 0, 0] = 1
     dog, told = watchdog(two), {}

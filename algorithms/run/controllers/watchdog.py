@@ -65,12 +65,28 @@ class _Progress:
 class StallDetector:
     """Looks at frames and policy versions now and then: at all frames, and at those and the versions of each policy."""
 
-    def __init__(self, arrays: SharedArrays, timeout_s: float, now: float, *, grace_s: float, learns: bool) -> None:
-        """`grace_s`: how long the first frame may take; `learns`: there are policy versions to wait for."""
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        timeout_s: float,
+        now: float,
+        *,
+        grace_s: float,
+        learns: bool,
+        policies_per_worker: int = 1,
+    ) -> None:
+        """Begins at `now`.
+
+        Args:
+            grace_s: how long the first frame may take.
+            learns: there are policy versions to wait for.
+            policies_per_worker: for so many policies one policy worker answers.
+        """
         self._arrays = arrays
         self._timeout_s = timeout_s
         self._grace_s = max(timeout_s, grace_s)
         self._learns = learns
+        self._policies_per_worker = policies_per_worker
         self._all_frames = _Progress(now)
         self._frames = [_Progress(now) for _ in range(arrays.sizes.acting_policies)]
         self._versions = [_Progress(now) for _ in range(arrays.sizes.learning_policies)]
@@ -137,8 +153,14 @@ class StallDetector:
                 what = f"no action of a past self for {self._timeout_s:g} s"
                 stage = "policies act, and the opponent worker does not answer"
                 return Stall(what, stage, OPPONENT_WORKER, None, progress.told(now))
+            for other in self._served_with(policy):
+                other.moved = now  # one replacement is for all of them
             return Stall(what, stage, POLICY_WORKER, policy, progress.told(now))
         return None
+
+    def _served_with(self, policy: int) -> list[_Progress]:
+        first = policy - policy % self._policies_per_worker
+        return self._frames[: len(self._versions)][first : first + self._policies_per_worker]
 
 
 class Watchdog(Controller):
@@ -156,6 +178,7 @@ class Watchdog(Controller):
             self._clock.now(),
             grace_s=config.sampling.reset_timeout_seconds + GRACE_S,
             learns=not config.run.sampler_only,
+            policies_per_worker=config.workers.served_together,
         )
 
     def note(self, report: Report) -> None:
