@@ -96,6 +96,7 @@ class Learner:
         seed: int = 0,
         on_step: Callable[[int], None] | None = None,
         between_minibatches: Callable[[], None] | None = None,
+        on_part: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare to train.
 
@@ -110,12 +111,16 @@ class Learner:
                 an iteration, and at the end of each iteration.
             between_minibatches: called after each minibatch, also one whose step is skipped, and after `on_step`. May
                 raise to abandon the iteration; the learner is of no further use then.
+            on_part: called with "prepare" when an iteration is prepared, and for each minibatch with "loss", "backward"
+                and "optimize" when these are done, for those who measure time. On a GPU most of the work is only handed
+                over by then; "backward" waits for it.
         """
         self.config = config
         self._model = model
         self._device = torch.device(device)
         self._on_step = on_step
         self._between_minibatches = between_minibatches or (lambda: None)
+        self._on_part = on_part or (lambda part: None)
         self._columns = ContinuousColumns(action_spec)
         self._auxiliary_options = _auxiliary_options(config.auxiliary_loss, auxiliary_options)
         self._auxiliary = _bind_auxiliary(config.auxiliary_loss, self._auxiliary_options)
@@ -223,6 +228,7 @@ class Learner:
             raise ValueError(f"the batch is on {batch.rewards.device}, the learner on {self._device}; move it first")
         whole, data, count = self._prepare(batch, policy_version)
         self._schedule.start_iteration(progress)
+        self._on_part("prepare")
         total = count * self.config.ppo_epochs
         steps: list[_Step] = []
         for _ in range(self.config.ppo_epochs):
@@ -301,12 +307,14 @@ class Learner:
     def _sgd_step(self, minibatch: Minibatch, *, with_metrics: bool) -> _Step:
         with_kl = with_metrics or self._schedule.needs_kl
         objective = evaluate(self._model, minibatch, self.config, self._auxiliary, with_kl=with_kl)
+        self._on_part("loss")
         objective.loss.backward()  # type: ignore[no-untyped-call]
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         kl = norm.new_tensor(math.nan) if objective.kl is None else masked_mean(objective.kl, objective.weights)
         # The only wait for the device in a step: whether to take it is decided here.
         loss_value, norm_value, kl_value = torch.stack((objective.loss.detach(), norm, kl)).tolist()
+        self._on_part("backward")
         is_sound = math.isfinite(loss_value) and math.isfinite(norm_value)
         # Without a gradient there was no valid row, and momentum alone would move the weights.
         was_taken = is_sound and norm_value > 0.0
@@ -315,6 +323,7 @@ class Learner:
         elif was_taken:
             self.bad_steps_in_a_row = 0
             self._apply_gradients(norm, norm_value)
+            self._on_part("optimize")
             self._policy_version += 1
             self._schedule.after_minibatch(kl_value)
         self._optimizer.forget_gradients()

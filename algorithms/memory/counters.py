@@ -6,6 +6,7 @@ import enum
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from appo.algorithms.memory.layout import NUM_EVENT_COUNTERS, NUM_TIMERS, SharedArrays
 
@@ -22,7 +23,7 @@ class Phase(enum.IntEnum):
 
 
 class Timer(enum.IntEnum):
-    """Where a worker's time goes; the tags under `stats/` are these names in lower case."""
+    """Where a worker's time goes; the tags under `stats/` are these names in lower case. See `PART_OF`."""
 
     ACTOR_ENV_STEP = 0
     ACTOR_BOOKKEEPING = 1
@@ -45,6 +46,29 @@ class Timer(enum.IntEnum):
     OPPONENT_ADOPT = 18
     EVALUATION_PLAY = 19
     EVALUATION_WAIT = 20
+    ACTOR_SIMULATE = 21
+    ACTOR_PROCESSES_STEP = 22
+    ACTOR_PROCESSES_RESET = 23
+    LEARNER_COLLATE_AHEAD = 24
+    LEARNER_PREPARE = 25
+    LEARNER_LOSS = 26
+    LEARNER_BACKWARD = 27
+    LEARNER_OPTIMIZE = 28
+
+
+# Timers whose time other timers have as well; all others are stages, which follow each other. None: of the process.
+PART_OF = {
+    Timer.ACTOR_SIMULATE: Timer.ACTOR_ENV_STEP,
+    Timer.ACTOR_PROCESSES_STEP: Timer.ACTOR_SIMULATE,
+    Timer.ACTOR_PROCESSES_RESET: Timer.ACTOR_SIMULATE,
+    Timer.LEARNER_COLLATE_AHEAD: None,
+    Timer.LEARNER_PREPARE: Timer.LEARNER_TRAIN,
+    Timer.LEARNER_LOSS: Timer.LEARNER_TRAIN,
+    Timer.LEARNER_BACKWARD: Timer.LEARNER_TRAIN,
+    Timer.LEARNER_OPTIMIZE: Timer.LEARNER_TRAIN,
+}
+# Spent by other processes or threads, several at one time.
+IN_PARALLEL = {Timer.ACTOR_PROCESSES_STEP, Timer.ACTOR_PROCESSES_RESET, Timer.LEARNER_COLLATE_AHEAD}
 
 
 class EventCounter(enum.IntEnum):
@@ -81,9 +105,11 @@ class WorkerCounters:
         self._stop = arrays["stop"][process : process + 1]
         self.commands_sent = arrays["commands_sent"][process : process + 1]
         self.reports_sent = arrays["reports_sent"][process : process + 1]
-        self._timers = arrays["timers"][process]
+        # A number of a memoryview is added to in a third of the time that one of an array takes.
+        self._timers = cast("memoryview[float]", memoryview(arrays["timers"][process]))
+        self._laps = memoryview(arrays["laps"][process])
         self._event_counts = arrays["event_counts"][process]
-        self._since = time.perf_counter()
+        self._since = self._part_since = time.perf_counter()
 
     def beat(self) -> None:
         """Show a sign of life."""
@@ -116,14 +142,27 @@ class WorkerCounters:
 
     def restart_clock(self) -> None:
         """What took time until now was preparation, and belongs to no stage."""
-        self._timers[:] = 0.0
-        self._since = time.perf_counter()
+        for timer in range(NUM_TIMERS):
+            self._timers[timer], self._laps[timer] = 0.0, 0
+        self._since = self._part_since = time.perf_counter()
 
     def lap(self, timer: Timer) -> None:
-        """Book the time since the last lap under `timer`."""
+        """Book the time since the last lap under a stage."""
         now = time.perf_counter()
         self._timers[timer] += now - self._since
-        self._since = now
+        self._laps[timer] += 1
+        self._since = self._part_since = now
+
+    def part(self, timer: Timer) -> None:
+        """Book the time since the last part or lap under a part of a stage, which goes on."""
+        now = time.perf_counter()
+        self.add_time(timer, now - self._part_since)
+        self._part_since = now
+
+    def add_time(self, timer: Timer, seconds: float, times: int = 1) -> None:
+        """Book time that was measured elsewhere under a part."""
+        self._timers[timer] += seconds
+        self._laps[timer] += times
 
     def count(self, event: EventCounter, number: int = 1) -> None:
         """Count events."""

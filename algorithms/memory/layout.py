@@ -23,7 +23,7 @@ from appo.algorithms.specs import ActionSpec, TensorSpec
 from appo.utils.segment import Segment, aligned
 
 OBSERVATION = "obs/"  # prefix of the arrays that hold observations
-NUM_TIMERS = 24
+NUM_TIMERS = 32
 NUM_EVENT_COUNTERS = 24
 
 
@@ -192,6 +192,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("quarantined", process, "u1", "driver", "learner", "1: the worker is not replaced any more"),
         ArraySpec("policy_begun", learning, "u1", "driver", "learner", "1: the driver knows where it began"),
         ArraySpec("timers", (sizes.processes, NUM_TIMERS), "f8", "each", "all others", "seconds per stage"),
+        ArraySpec("laps", (sizes.processes, NUM_TIMERS), "i8", "each", "driver", "how often these were added to"),
         ArraySpec("event_counts", (sizes.processes, NUM_EVENT_COUNTERS), "i8", "each", "driver", "events per kind"),
     ]
 

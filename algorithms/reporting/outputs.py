@@ -15,6 +15,7 @@ class OutputFiles(NamedTuple):
     metrics: Path
     status: Path
     summary: Path
+    timing: Path
 
 
 class Sink(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from appo.algorithms.reporting.timing import TimingNode
+
 
 class PolicySnapshot(NamedTuple):
     """One policy; averages are over the last `--stats_avg` episodes, None before the first of them."""
@@ -38,3 +40,4 @@ class RunSnapshot(NamedTuple):
     blocks: dict[str, int]  # state -> how many blocks are in it
     policies: tuple[PolicySnapshot, ...]
     points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval`; else empty
+    timing: tuple[TimingNode, ...] = ()  # together with points: where time has gone since this start

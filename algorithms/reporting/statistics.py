@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from appo.algorithms.memory.counters import EventCounter, Timer
+from appo.algorithms.memory.counters import EventCounter
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import (
     EpisodesFinished,
@@ -23,6 +23,7 @@ from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
+from appo.algorithms.reporting.timing import OwnTimes, StageTimes
 
 RATES_EVERY_S = 1.0
 EVALUATED = "eval_"  # beginning of the names of metrics that evaluations beside training tell
@@ -71,8 +72,10 @@ class Statistics:
         self._point_every_s = point_every_s
         self._policies_with_episodes: set[int] = set()
         self._process = psutil.Process()
+        self.driver_times = OwnTimes("driver")
+        self._stage_times = StageTimes(arrays, kinds)
         # As they were when the last point was made.
-        self._timers, self._event_counts = arrays["timers"].copy(), arrays["event_counts"].copy()
+        self._seconds, self._event_counts = self._stage_times.seconds.copy(), arrays["event_counts"].copy()
 
     def add(self, report: Report) -> None:
         """Take one report in."""
@@ -108,7 +111,7 @@ class Statistics:
             self._look_at_counters(now)
         points = self._points() if is_point_due else ()
         snapshot = self._snapshot("training" if is_training else "starting", points)
-        self._newest = snapshot._replace(points=())
+        self._newest = snapshot._replace(points=(), timing=())
         return snapshot
 
     def last_snapshot(self) -> RunSnapshot:
@@ -172,18 +175,12 @@ class Statistics:
 
         Share of its time that each kind of process spent in each stage, memory, batch sizes.
         """
-        timers, event_counts = self.arrays["timers"].copy(), self.arrays["event_counts"].copy()
-        # A worker that has just prepared itself starts its clocks anew.
-        seconds = (timers - self._timers).clip(min=0.0)
+        self._stage_times.look()
+        seconds, event_counts = self._stage_times.seconds.copy(), self.arrays["event_counts"].copy()
+        tags = self._stage_times.shares(seconds - self._seconds)
         events = (event_counts - self._event_counts).sum(axis=0)
-        self._timers, self._event_counts = timers, event_counts
-        tags = {}
+        self._seconds, self._event_counts = seconds, event_counts
         for kind, processes in self._kinds.items():
-            of_kind = seconds[processes].sum(axis=0)
-            stages = [timer for timer in Timer if timer.name.startswith(kind)]
-            total = float(sum(of_kind[timer] for timer in stages))
-            for timer in stages:
-                tags[f"stats/{timer.name.lower()}"] = float(of_kind[timer]) / total if total else 0.0
             tags[f"stats/{kind.lower()}_memory_mb"] = float(self.arrays["memory_mb"][processes].mean())
         batches = int(events[EventCounter.POLICY_BATCHES])
         tags["stats/policy_batch_size"] = float(events[EventCounter.POLICY_ROWS]) / batches if batches else 0.0
@@ -218,6 +215,7 @@ class Statistics:
             blocks=self.count_blocks(),
             policies=tuple(self._of_policy(policy) for policy in range(len(self.episodes))),
             points=points,
+            timing=(*self._stage_times.tree(), self.driver_times.node()) if points else (),
         )
 
     def _of_policy(self, policy: int) -> PolicySnapshot:
@@ -232,6 +230,7 @@ class Statistics:
         )
 
     def _look_at_counters(self, now: float) -> None:
+        self._stage_times.look()
         self.frame_rate.add(now, int(self.arrays["env_frames"].sum()))
         for policy, rate in enumerate(self.step_rates):
             rate.add(now, int(self.arrays["agent_steps"][:, policy].sum()))

@@ -114,10 +114,14 @@ class Driver:
         Raises:
             RunFailed: a worker keeps failing, or nothing moves any more.
         """
+        times = self.statistics.driver_times
         while not self.finished():
-            for report in self._pool.poll(POLL_S):
+            reports = self._pool.poll(POLL_S)
+            times.lap("poll")
+            for report in reports:
                 self._take(report)
             self._publish_progress()
+            times.lap("reports")
             if time.monotonic() >= self._next_update:
                 self._next_update = time.monotonic() + self._update_every_s
                 self._update()
@@ -134,9 +138,11 @@ class Driver:
             self._prepare()
         for controller in self._controllers:
             self._pool.send_all(controller.due(snapshot))
+        self.statistics.driver_times.lap("controllers")
         if snapshot.state == "training":
             for sink in self._sinks:
                 sink.write(snapshot)
+        self.statistics.driver_times.lap("sinks")
 
     def finished(self) -> bool:
         """The budget is spent, or the run was told to end."""

@@ -50,6 +50,7 @@ class Experiment:
         self.metrics_file = folder / "metrics.jsonl"
         self.events_file = folder / "events.jsonl"
         self.summary_file = folder / "summary.json"
+        self.timing_file = folder / "timing.json"
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
         # An earlier start has trained with the options of this one, but for where, how long and what it reports.
         self.is_proven = False
@@ -102,7 +103,7 @@ class Experiment:
     def output_files(self, policies: int) -> OutputFiles:
         """Where the numbers of a run are written."""
         events = tuple(self.summary_dir(policy) for policy in range(policies))
-        return OutputFiles(events, self.metrics_file, self.status_file, self.summary_file)
+        return OutputFiles(events, self.metrics_file, self.status_file, self.summary_file, self.timing_file)
 
     def log_file(self, worker: str) -> Path:
         """Where a process writes its log."""

@@ -16,6 +16,7 @@ one more at each row after it, the final one and those of an agent that takes no
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,8 @@ class EnvSplit:
         self._stats = EpisodeStats(rows)
         self._block = 0
         self._row = 0
+        self.simulated_s = 0.0
+        """Seconds of the last `advance` inside of the environments."""
         self.completed = 0  # rollouts handed over
         self.players = np.zeros(1, np.int32)
         """Policies that play a row now."""
@@ -142,7 +145,9 @@ class EnvSplit:
         actions = self._blocks.actions[block, row]
         if self._matches is not None:
             actions = self._matches.actions(actions, policies[row], self._blocks.observations(block, row))
+        began = time.perf_counter()
         infos = self.env.step(actions, step)
+        self.simulated_s = time.perf_counter() - began
         finished = self._stats.add(step, infos, policies[row])
         if 1 in step.crashed.tobytes():  # ten times quicker than to ask numpy
             self._lose_step(step)

@@ -138,9 +138,12 @@ class BatchPrefetcher:
         self._tell_actors()
 
     def _fill(self, staging: Staging) -> bool:
+        began = time.perf_counter()
         is_full = self._assembler.fill(staging)
         if self._thread is None:
             self._counters.lap(Timer.LEARNER_COLLATE)
+        else:
+            self._counters.add_time(Timer.LEARNER_COLLATE_AHEAD, time.perf_counter() - began)
         self._tell_actors()
         return is_full
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import time
 
-from appo.algorithms.memory.counters import Timer
+from appo.algorithms.memory.counters import PART_OF, Timer
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.workers.jobs import RunPlan
 from appo.algorithms.workers.placement import Placement, place_actor, place_torch_worker
@@ -33,7 +33,7 @@ LOOK_EVERY_S = 5.0
 _BUSY, _STARVED = 0.1, 0.25  # share of its time that a learner waits for batches: below, above
 TRY_AGAIN_S = 600.0
 LEARNERS_YIELD = 8  # niceness of several learners that share cores with those that sample
-_OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER")]
+_OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER") and timer not in PART_OF]
 
 
 def policies_per_worker(num_policies: int, device: str) -> int:

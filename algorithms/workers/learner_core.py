@@ -43,6 +43,12 @@ from appo.utils.failpoints import failpoint
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
+_PARTS = {
+    "prepare": Timer.LEARNER_PREPARE,
+    "loss": Timer.LEARNER_LOSS,
+    "backward": Timer.LEARNER_BACKWARD,
+    "optimize": Timer.LEARNER_OPTIMIZE,
+}
 
 
 class TrainingDiverged(RuntimeError):
@@ -87,6 +93,7 @@ class LearnerCore:
             seed=job.seed,
             on_step=self._after_sgd_step,
             between_minibatches=self._after_minibatch,
+            on_part=lambda part: counters.part(_PARTS[part]),
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
         self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)

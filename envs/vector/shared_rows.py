@@ -73,6 +73,20 @@ def add_time(clock: NDArray[np.int64], count: int, nanoseconds: int) -> None:
     clock[1] += nanoseconds
 
 
+class Stopwatch:
+    """What processes have booked on their clocks."""
+
+    def __init__(self, clocks: NDArray[np.int64]) -> None:
+        """`clocks`: [P, CLOCKS, 2] of `SharedRows`."""
+        self._clocks, self._before = clocks, np.zeros(clocks.shape[1:], np.int64)
+
+    def pop(self) -> dict[str, tuple[int, float]]:
+        """By name of a clock: how often, and how many seconds, over all processes since the last call."""
+        now = self._clocks.sum(axis=0)
+        since, self._before = now - self._before, now
+        return {name: (count, ns / 1e9) for name, (count, ns) in zip(CLOCKS, since.tolist(), strict=True)}
+
+
 def rows_of_envs(envs: NDArray[np.int64], agents: int) -> NDArray[np.int64]:
     """[n * A] agent rows of n environments."""
     return envs if agents == 1 else np.asarray((envs[:, None] * agents + np.arange(agents)).ravel())

@@ -17,7 +17,7 @@ from appo.envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from appo.envs.registry import ResolvedEnv
 from appo.envs.vector.env_processes import EnvProcesses, ProcessSettings
 from appo.envs.vector.errors import EnvWorkerDied
-from appo.envs.vector.shared_rows import RESET, STEP
+from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch
 
 # An actor has little time to end; an environment that is in the middle of a long step is not waited for.
 CLOSE_S = 0.25
@@ -35,6 +35,7 @@ class SubprocBatchEnv:
         self._envs = EnvProcesses(env, options, contexts, settings, spec)
         self.spec, self.spaces, self.num_envs = self._envs.spec, self._envs.spaces, self._envs.num_envs
         self._all = np.arange(self.num_envs)
+        self._stopwatch = Stopwatch(self._envs.rows.clocks)
 
     def reset(self, out: StepArrays) -> None:
         """See `BatchEnv`."""
@@ -95,6 +96,10 @@ class SubprocBatchEnv:
         for worker in self._envs.workers:
             self._envs.keep("batch", worker.envs.start, ("set_training_progress", env_frames))
             self._envs.tell("batch", worker.envs.start, ("set_training_progress", env_frames))
+
+    def pop_timing(self) -> dict[str, tuple[int, float]]:
+        """What the processes did since the last call: how often, and how many seconds over all of them."""
+        return self._stopwatch.pop()
 
     def close(self) -> None:
         """Close every environment and end every process."""

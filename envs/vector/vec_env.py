@@ -26,7 +26,7 @@ from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext, StepArrays
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.errors import AlreadyStepping, ClosedEnvironmentError, EnvTimeout, NotStepping, in_words
-from appo.envs.vector.shared_rows import CLOCKS, RESET, STEP, rows_of_envs
+from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
 
@@ -79,7 +79,7 @@ class VecEnv:
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
-        self._clocks = np.zeros((len(CLOCKS), 2), np.int64)
+        self._stopwatch = Stopwatch(envs.rows.clocks)
         self._report: CloseReport | None = None
 
     @property
@@ -246,12 +246,7 @@ class VecEnv:
 
     def pop_timing(self) -> dict[str, dict[str, float]]:
         """Where processes of environments have spent their time since the last call: name -> count, total (seconds)."""
-        clocks = self._envs.rows.clocks.sum(axis=0)
-        since = clocks - self._clocks
-        self._clocks = clocks
-        return {
-            name: {"count": int(c), "total": ns / 1e9} for name, (c, ns) in zip(CLOCKS, since.tolist(), strict=True)
-        }
+        return {name: {"count": count, "total": seconds} for name, (count, seconds) in self._stopwatch.pop().items()}
 
     def close(self, timeout: float = 10.0) -> CloseReport:
         """Close every environment and end every process, at the latest after `timeout` and two seconds."""

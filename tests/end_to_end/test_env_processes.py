@@ -30,11 +30,11 @@ def name_of(process):
 
 def test_environments_that_end_their_process_cost_themselves_only_and_the_score_is_reached(start):
     faults = ["--synthetic_exit_probability=1e-4", "--synthetic_fault_probability=0", "--synthetic_stall_probability=0"]
-    options = [*OPTIONS, *faults, "--train_for_env_steps=150000", "--stats_avg=50"]
+    options = [*OPTIONS, *faults, "--train_for_env_steps=100000", "--stats_avg=50"]
     run = start(*SUBPROC, *options, env="synthetic_unreliable_cartpole")
     assert run.end() == 0, run.output
     faults = run.status()["faults"]
-    assert 5 <= faults["env_crashes"] <= 60
+    assert 2 <= faults["env_crashes"] <= 45
     assert not any(count for name, count in faults.items() if name != "env_crashes"), "no actor is restarted"
     points = list(read_json_lines(run.folder / "metrics.jsonl"))
     assert points[-1]["stats/env_crashes"] == faults["env_crashes"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -13,7 +15,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from appo.algorithms import checkpoints
-from tests.end_to_end.conftest import SMALL
+from appo.algorithms.reporting.timing import TimingNode
+from tests.end_to_end.conftest import ROOT, SMALL
 
 TAGS = [
     "0_aux/_fps",
@@ -93,6 +96,37 @@ def test_a_run_ends_at_its_budget_and_leaves_what_it_promises(start):
     assert set(TAGS) <= set(lines[-1])
     assert events.Scalars("0_aux/avg_reward")[-1].value == pytest.approx(lines[-1]["0_aux/avg_reward"])
     assert [line["env_frames"] for line in lines] == sorted(line["env_frames"] for line in lines)
+
+
+def test_a_run_tells_where_its_time_has_gone(start):
+    """All of it: the stages of each process follow each other without a gap."""
+    options = ["--env_backend=subproc", "--env_procs_per_worker=2", "--train_for_seconds=8", "--num_policies=2"]
+    run = start(*SMALL, *options)
+    assert run.end() == 0, run.output
+    told = json.loads((run.folder / "timing.json").read_text())
+    tree = {kind.name: kind for kind in map(TimingNode.from_json, told["processes"])}
+    assert {name: kind.times for name, kind in tree.items()} == {"actor": 2, "policy": 2, "learner": 2, "driver": 1}
+    for kind in tree.values():
+        whole_s = kind.times * told["train_seconds"]
+        assert 0.4 * whole_s < kind.total_s <= 1.05 * whole_s, "start and end belong to no stage"
+        assert f"time of {kind.times} x {kind.name}: " in run.output
+    stages = {stage.name: stage for kind in tree.values() for stage in kind.parts}
+    train = stages["train"]
+    parts = {part.name: part for part in train.parts}
+    assert 0.5 * train.total_s < sum(part.total_s for part in parts.values()) <= train.total_s
+    assert parts["loss"].times == parts["backward"].times > parts["prepare"].times > 0
+    (simulate,) = stages["env_step"].parts
+    assert simulate.times == stages["env_step"].times
+    steps = {part.name: part for part in simulate.parts}["processes_step"]
+    assert steps.parallel and steps.times > simulate.times
+    with_tool = subprocess.run(
+        [sys.executable, "-m", "appo.tools.timing", str(run.folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert "processes_step" in with_tool.stdout
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
@@ -268,7 +302,7 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one(start, tmp_path):
 
 
 def test_synchronous_training_never_learns_from_other_weights_than_acted(start):
-    whole_round = ["--num_workers=2", "--num_envs_per_worker=16", "--batch_size=1024"]
+    whole_round = ["--num_workers=2", "--num_envs_per_worker=16", "--batch_size=1024", "--rollout=32"]
     one_pass = ["--num_batches_per_iteration=1", "--ppo_epochs=1", "--train_for_env_steps=20000"]
     run = start("--async_rl=False", *whole_round, *one_pass, *SMALL[2:])
     assert run.end() == 0, run.output

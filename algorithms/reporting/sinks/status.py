@@ -37,7 +37,7 @@ class StatusFile:
 def as_json(snapshot: RunSnapshot) -> dict[str, Any]:
     """What `status.json` holds."""
     numbers = snapshot._asdict()
-    del numbers["points"]
+    del numbers["points"], numbers["timing"]
     numbers["fps"] = {str(window_s): rate for window_s, rate in snapshot.fps.items()}
     return numbers | {"policies": [policy._asdict() for policy in snapshot.policies]}
 

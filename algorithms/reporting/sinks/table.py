@@ -9,5 +9,12 @@ from appo.algorithms.reporting.sinks.metrics import MetricsLines
 from appo.algorithms.reporting.sinks.status import StatusFile
 from appo.algorithms.reporting.sinks.tensorboard import TensorBoardEvents
 from appo.algorithms.reporting.sinks.terminal import TerminalLines
+from appo.algorithms.reporting.sinks.timing import TimingFile
 
-SINKS: tuple[Callable[[OutputFiles], Sink], ...] = (TensorBoardEvents, MetricsLines, StatusFile, TerminalLines)
+SINKS: tuple[Callable[[OutputFiles], Sink], ...] = (
+    TensorBoardEvents,
+    MetricsLines,
+    StatusFile,
+    TimingFile,
+    TerminalLines,
+)

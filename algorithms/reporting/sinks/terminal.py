@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.timing import in_one_line
 
 LINE_EVERY_S = 5.0
 _LONGEST_ETA_S = 30 * 86400
@@ -23,11 +24,14 @@ class TerminalLines:
         self._next = 0.0
 
     def write(self, snapshot: RunSnapshot) -> None:
-        """Log a line, if that is due; the end of a run has a line of its own."""
-        if snapshot.state == "ended" or snapshot.train_seconds < self._next or not next(iter(snapshot.fps.values())):
-            return
-        self._next = snapshot.train_seconds + LINE_EVERY_S
-        log.info("%s", status_line(snapshot))
+        """Log a line, if that is due; at the end, where the time has gone. The end of a run has a line of its own."""
+        if snapshot.state == "ended":
+            for kind in snapshot.timing:
+                if kind.total_s:
+                    log.info("time of %s", in_one_line(kind))
+        elif snapshot.train_seconds >= self._next and next(iter(snapshot.fps.values())):
+            self._next = snapshot.train_seconds + LINE_EVERY_S
+            log.info("%s", status_line(snapshot))
 
     def close(self) -> None:
         """Nothing is open."""
