@@ -30,6 +30,11 @@ def main(argv: list[str]) -> int:
         if resolved.config.run.autotune:
             argv = [*argv, *_tuned_words(argv, resolved, stop)]
             resolved = resolve(argv[1:], profile=profile)
+        if resolved.config.run.benchmark:
+            from appo.algorithms.run.benchmark import measure
+
+            code = measure(argv[1:], resolved.config, lambda: stop.received is not None)
+            return code if stop.received is None else stop.exit_code
         from appo.algorithms.run.session import train
 
         return train(resolved, argv, stop)

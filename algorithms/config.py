@@ -92,6 +92,12 @@ class TrainConfig:
         if self.run.sampler_only and (population.with_pbt or population.schedule_file):
             name = "with_pbt=True" if population.with_pbt else "schedule_file"
             raise ConfigError(f"{name} has nothing to tune with sampler_only=True; leave one out")
+        if self.sampling.policy == "random" and not self.run.sampler_only:
+            raise ConfigError("policy=random plays actions that nothing is learned from; add --sampler_only=True")
+        if self.sampling.policy == "random" and self.workers.serial_mode:
+            raise ConfigError("policy=random measures actor workers, which serial_mode=True has none of; leave one out")
+        if self.sampling.policy == "random" and self.workers.eval_every_sec:
+            raise ConfigError("policy=random leaves nothing to evaluate; leave eval_every_sec out")
         if self.run.sampler_only and self.sampling.self_play:
             raise ConfigError("self_play=True needs policies that learn, which none does with sampler_only=True")
 

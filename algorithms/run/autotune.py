@@ -7,12 +7,7 @@ below them; what the user has typed stays as it is.
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.config import TrainConfig
+from appo.algorithms.run.trial import Trial, is_option, result_file, started
 from appo.utils.files import atomic_write_json
 
 BUDGET_S = 60.0
@@ -31,7 +27,6 @@ MEASURED_S, WARM_UP_S, LONGEST_START_S = 3.0, 1.0, 20.0
 WORTHWHILE = 1.04
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
-STOP_S = 3.0
 POLL_S = 0.1
 # Below this many frames of each environment per second, a process for each of them may pay.
 SLOW_FRAMES_PER_S = 400.0
@@ -197,49 +192,20 @@ def tuned_words(argv: Sequence[str], config: TrainConfig, cores: int, is_stopped
 
 def frames_per_second(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> float:
     """Run the program for a moment with other sizes; 0 where it does not train."""
-    own = ("autotune", "experiment", "train_dir", "experiments_root", "restart_behavior", "train_for_seconds", *OPTIONS)
-    words = without(argv, own)
-    words += [*sizes.words, "--experiment=tried", f"--train_dir={folder}", "--restart_behavior=overwrite"]
-    words += [
-        f"--train_for_seconds={LONGEST_START_S + MEASURED_S + WARM_UP_S:g}",
-        "--train_for_env_steps=10000000000",
-        "--decorrelate_experience_max_seconds=0",
-        "--save_best_after=10000000000",
-    ]
-    program = Path(sys.modules["__main__"].__file__ or "") if _is_program() else None
-    command = [sys.executable, str(program)] if program else [sys.executable, "-m", "appo.train_appo"]
-    status = folder / "tried" / "status.json"
-    status.unlink(missing_ok=True)
-    with subprocess.Popen(
-        [*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
-        try:
-            return _measured(process, status, is_stopped)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # the guardian ends the rest
+    longest_s = LONGEST_START_S + MEASURED_S + WARM_UP_S
+    with started(argv, folder, longest_s, but=OPTIONS, words=sizes.words) as trial:
+        return _measured(trial, is_stopped)
 
 
-def _is_program() -> bool:
-    name = getattr(sys.modules.get("__main__"), "__file__", None)
-    return name is not None and Path(name).name == "train_appo.py"
-
-
-def _measured(process: subprocess.Popen[bytes], path: Path, is_stopped: Callable[[], bool]) -> float:
+def _measured(trial: Trial, is_stopped: Callable[[], bool]) -> float:
     """Frames per second between two looks, once the run has learned something and gone on for a moment."""
     began = time.monotonic()
     trains_since: float | None = None
     warm: tuple[float, int] | None = None
-    while process.poll() is None and not is_stopped() and time.monotonic() - began < LONGEST_START_S:
+    while trial.is_running and not is_stopped() and time.monotonic() - began < LONGEST_START_S:
         time.sleep(POLL_S)
-        try:
-            told = json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError):
-            continue  # the run has not told anything yet
-        if not all(policy["train_steps"] for policy in told["policies"]):
+        told = trial.status()
+        if told is None or not trial.is_training(told):
             continue
         now, frames = float(told["time"]), int(told["env_frames"])
         trains_since = now if trains_since is None else trains_since
@@ -248,26 +214,6 @@ def _measured(process: subprocess.Popen[bytes], path: Path, is_stopped: Callable
         if warm is not None and now - warm[0] >= MEASURED_S:
             return (frames - warm[1]) / (now - warm[0])
     return 0.0
-
-
-def without(argv: Sequence[str], names: Sequence[str]) -> list[str]:
-    """A command line without some options, whether their values follow "=" or stand alone."""
-    kept: list[str] = []
-    is_value_dropped = False
-    for word in argv:
-        if word.startswith("--"):
-            is_dropped = any(is_option(word, name) for name in names)
-            is_value_dropped = is_dropped and "=" not in word
-        else:
-            is_dropped, is_value_dropped = is_value_dropped, False
-        if not is_dropped:
-            kept.append(word)
-    return kept
-
-
-def is_option(word: str, name: str) -> bool:
-    """A word of a command line sets this option."""
-    return re.sub("-", "_", word.partition("=")[0].removeprefix("--")) == name and word.startswith("--")
 
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:
@@ -281,9 +227,7 @@ def show(tried: list[Tried], first: Sizes, env: str) -> None:
 
 def save(tried: list[Tried], first: Sizes, config: TrainConfig) -> None:
     """Write what was tried beside the experiments."""
-    name = re.sub(r"[^\w.-]+", "_", config.env.env)
-    path = Path(config.run.train_dir).expanduser() / f"autotune_{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = result_file(config, "autotune")
     content = {
         "env": config.env.env,
         "chosen": tried[-1].sizes._asdict(),

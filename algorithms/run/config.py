@@ -70,7 +70,12 @@ class RunConfig:
         20.0, "Seconds between points in TensorBoard and metrics.jsonl", minimum=0.1
     )
     sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
-
+    benchmark: bool = option(
+        False,
+        "Measure instead of training: run for ten seconds and then for --train_for_seconds (50 unless typed) in a "
+        "folder that goes away; print frames per second, memory and where the time went, and save that as "
+        "benchmark_<env>.json in --train_dir",
+    )
     autotune: bool = option(
         False,
         "Before the run, try numbers of workers, environments and splits for at most a minute, and take those that "

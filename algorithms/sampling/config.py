@@ -18,6 +18,12 @@ class SamplingConfig:
     """How environments are spread over actor workers and stepped."""
 
     num_workers: int = option(-1, "Actor workers, processes that step environments. -1: one per CPU core", minimum=-1)
+    policy: str = option(
+        "learned",
+        "Who plays. random: with --sampler_only, actions are drawn in the actor workers and there are no policy "
+        "workers; that makes the most frames per second that any policy could play here",
+        choices=("learned", "random"),
+    )
     num_envs_per_worker: int = option(
         2,
         "Environments that each actor worker steps, a multiple of --worker_num_splits. More make larger batches for "

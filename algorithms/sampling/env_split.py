@@ -17,19 +17,30 @@ one more at each row after it, the final one and those of an agent that takes no
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import Scratch, SplitBlocks
-from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, MatchFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.match_results import SplitMatches
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment
 from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, StepArrays
+
+
+class Requests(Protocol):
+    """Who is asked for the actions of a split."""
+
+    num_policies: int  # those with a higher number are not asked
+
+    def ask(self, block: int, step: int, policies: NDArray[np.int32] | None = None) -> None:
+        """Row `step` of `block` is complete and needs actions; from some policies, or from all."""
+
+    def is_answered(self) -> bool:
+        """The actions that were asked for last are there."""
 
 
 class EnvSplit:
@@ -39,7 +50,7 @@ class EnvSplit:
         self,
         env: BatchEnv,
         blocks: SplitBlocks,
-        requests: SplitRequests,
+        requests: Requests,
         assignment: PolicyAssignment,
         counted: tuple[NDArray[np.int64], NDArray[np.int64]],
         shaper: RewardShaper | None = None,
@@ -50,7 +61,7 @@ class EnvSplit:
         Args:
             env: its environments.
             blocks: its blocks.
-            requests: its row of the request table.
+            requests: its row of the request table, or what answers instead.
             assignment: chooses players.
             counted: [L] environment frames and [L] agent steps of this actor, both added to here.
             shaper: where rewards have weights.

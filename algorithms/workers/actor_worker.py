@@ -17,10 +17,11 @@ from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.memory.request_table import SplitRequests
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, MatchesFinished, MatchFinished
 from appo.algorithms.sampling.config import SamplingConfig
-from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.sampling.env_split import EnvSplit, Requests
 from appo.algorithms.sampling.match_results import MatchBook, SplitMatches
 from appo.algorithms.sampling.matchmaking import ROLLOUTS_PER_DRAW, Draws, MatchAssignment, Opponents
 from appo.algorithms.sampling.policy_assignment import PolicyAssignment, SplitAssignment
+from appo.algorithms.sampling.random_player import RandomAnswers
 from appo.algorithms.sampling.reward_shaping import RewardShaper
 from appo.algorithms.sampling.scripted_seats import ScriptedSeats
 from appo.algorithms.workers.core_sharing import CoreSharing
@@ -251,10 +252,14 @@ def build_split(
     env = _batch_env(job, contexts, faults, cores)
     opponents = Opponents(arrays, sampling.self_play_share) if sampling.self_play else None
     seed = np.random.SeedSequence(job.assignment_seed, spawn_key=(job.index, split, generation))
+    blocks = SplitBlocks(arrays, job.index, split)
+    requests: Requests = SplitRequests(arrays, job.index, split)
+    if sampling.policy == "random":
+        requests = RandomAnswers(blocks, job.spec.actions, np.random.default_rng(seed.spawn(1)[0]))
     return EnvSplit(
         env,
-        SplitBlocks(arrays, job.index, split),
-        SplitRequests(arrays, job.index, split),
+        blocks,
+        requests,
         _assignment(job, arrays.sizes.learning_policies, split, seed, opponents),
         (arrays["env_frames"][job.index], arrays["agent_steps"][job.index]),
         _shaper(env, arrays, job),

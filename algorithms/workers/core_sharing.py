@@ -51,7 +51,7 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
     learner_place = place_torch_worker(workers.learner_threads, policies, learner_niceness)
     server_places = [place_torch_worker(workers.policy_worker_threads, len(servers), niceness)] * len(servers)
     is_pinned = workers.set_workers_cpu_affinity and plan.env.family.has_engine
-    if is_pinned and plan.sampler_only and on_cpu:
+    if servers and is_pinned and plan.sampler_only and on_cpu:
         server_places = dedicated_cores(server_places[0], len(servers))
     # Where learner and actors take turns, neither is in the other's way.
     shares_cores = is_pinned and on_cpu and policies == 1 and not plan.hold_blocks and not plan.sampler_only

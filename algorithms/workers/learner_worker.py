@@ -74,6 +74,7 @@ class LearnerWorker(Worker):
             return
         if self.job.sampler_only:
             self._prefetcher.drop_ready(LONGEST_SLEEP_S)
+            self.counters.lap(Timer.LEARNER_WAIT_BATCH)
             return
         staging = self._prefetcher.next(LONGEST_SLEEP_S)
         if staging is None:

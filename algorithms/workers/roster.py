@@ -145,7 +145,9 @@ KINDS: dict[str, WorkerKind] = {
         name="policy-{policy}-{number}",
         worker_class="appo.algorithms.workers.policy_worker:PolicyWorker",
         group=lambda sampling, workers: Group(
-            sampling.num_policies, workers.policy_workers_per_policy, workers.served_together
+            sampling.num_policies,
+            workers.policy_workers_per_policy if sampling.policy == "learned" else 0,
+            workers.served_together,
         ),
         job=lambda plan, worker: PolicyJob.of(
             plan,

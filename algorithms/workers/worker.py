@@ -92,8 +92,10 @@ class WorkerBells:
         return [bell for worker, bell in self._others.items() if worker.kind == kind]
 
     def by_policy(self, kind: str, policies: int) -> list[Doorbell]:
-        """For each policy that of the worker of a kind that works for it, where only one such worker is rung."""
+        """For each policy that of the worker of a kind that works for it, of which one is rung; empty: none is."""
         of_first = {worker.policy: bell for worker, bell in self._others.items() if worker.kind == kind}
+        if not of_first:
+            return []
         return [of_first[max(first for first in of_first if first <= policy)] for policy in range(policies)]
 
 

@@ -1,0 +1,61 @@
+"""The benchmark of the trainer: rates from looks that are known, and once as a user starts it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from appo.algorithms.run.benchmark import Rates, rates_of
+from appo.algorithms.run.trial import without
+from tests.architecture.source_tree import ROOT
+
+
+def test_the_mean_is_over_all_and_windows_do_not_overlap():
+    rates = [100] * 5 + [50] * 5 + [200] * 5
+    looks = [(10.0 + second, 1000 + sum(rates[:second])) for second in range(16)]
+    assert rates_of(looks) == Rates(1750 / 15, 50.0, 200.0, 15.0)
+    assert rates_of(looks[:3]) == Rates(100.0, 100.0, 100.0, 2.0), "shorter than a window"
+
+
+def test_words_of_options_that_a_trial_sets_itself_are_left_out():
+    words = ["--env=x", "--benchmark", "True", "--train-dir=here", "--experiment", "name", "--gamma=0.9"]
+    assert without(words, ("benchmark", "train_dir", "experiment")) == ["--env=x", "--gamma=0.9"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds", "floor"),
+    [
+        (["--num_workers=2"], ["actor", "policy", "learner", "driver"], 1.0),
+        (["--sampler_only=True", "--policy=random", "--num_workers=1"], ["actor", "learner", "driver"], 0.0),
+    ],
+)
+def test_a_run_is_measured_and_leaves_one_file(tmp_path, options, kinds, floor):
+    words = [
+        "--env=CartPole-v1",
+        "--benchmark=True",
+        "--train_for_seconds=6",
+        f"--train_dir={tmp_path}",
+        "--device=cpu",
+    ]
+    command = [sys.executable, str(ROOT / "train_appo.py"), *words, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["benchmark_CartPole-v1.json"]
+    saved = json.loads((tmp_path / "benchmark_CartPole-v1.json").read_text())
+    rates = saved["frames_per_s"]
+    assert rates["mean"] > 500 and 6 <= rates["seconds"] < 12 and rates["lowest"] <= rates["highest"]
+    assert [kind["name"] for kind in saved["processes"]] == kinds
+    learner = next(kind for kind in saved["processes"] if kind["name"] == "learner")
+    trained_s = sum(part["total_s"] for part in learner["parts"] if part["name"] == "train")
+    assert trained_s >= floor and (trained_s < 1.0 or floor)
+    assert f"{rates['mean']:,.0f} frames per second" in done.stdout and "env_step" in done.stdout
+
+
+def test_a_run_that_does_not_train_is_told_with_its_last_line(tmp_path):
+    words = ["--env=CartPole-v1", "--benchmark=True", f"--train_dir={tmp_path}", "--env_step_timeout=0", "--device=cpu"]
+    words += ["--load_checkpoint_kind=best", "--num_workers=100000"]
+    command = [sys.executable, str(ROOT / "train_appo.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert done.returncode == 1 and not list(tmp_path.iterdir())
+    assert "benchmark: nothing was measured; the run said last: train_appo.py: this run needs about" in done.stdout
