@@ -33,7 +33,7 @@ from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.channel import ParentChannel
 from appo.envs.vector.env_process import ChildFaults, ChildJob, run
 from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
-from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal, undisturbed
+from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal, start_process
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
 from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
 from appo.utils import processes
@@ -226,8 +226,7 @@ class EnvProcesses(AskedEnvs):
         bells = [[SharedDescriptor(number) for number in bell.descriptors] for bell in (worker.own, worker.parents)]
         process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
         try:
-            with undisturbed():
-                process.start()
+            start_process(process)
         finally:
             far.close()
         worker.process = process

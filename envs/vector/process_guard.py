@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import queue
 import secrets
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from appo.utils import guardian, processes
@@ -43,6 +47,49 @@ def undisturbed() -> Any:
         return
     with withheld_from_new_processes():
         yield
+
+
+def start_process(process: BaseProcess) -> None:
+    """Start a process that lives as long as this one, whichever thread asks for it.
+
+    What Linux calls the parent, and tells children of when it ends, is the thread that started them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        with undisturbed():
+            process.start()
+    else:
+        _lasting_thread_of(os.getpid()).call(process.start)
+
+
+class _LastingThread:
+    """Does what it is asked to for as long as this process lives."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="process starter", daemon=True).start()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function there, and wait for it; what it raises is raised here."""
+        result: Future[None] = Future()
+        self._asked.put((function, result))
+        result.result()
+
+    def _work(self) -> None:
+        while True:
+            function, result = self._asked.get()
+            try:
+                function()
+            except BaseException as error:
+                result.set_exception(error)
+            else:
+                result.set_result(None)
+
+
+@functools.cache
+def _lasting_thread_of(pid: int) -> _LastingThread:
+    """That of this process, which is started when it is first needed; threads do not follow into a forked child."""
+    del pid
+    return _LastingThread()
 
 
 class _Guardian(NamedTuple):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,25 @@ def test_every_result_belongs_to_the_action_that_was_sent(make, way):
         actions = rng.integers(1000, size=len(batch.env_ids))
         sent |= dict(zip(batch.env_ids.tolist(), actions.tolist(), strict=True))
         env.send(actions, batch.env_ids)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_environments_outlive_the_thread_that_made_them(method):
+    """The parent that Linux tells a process of is a thread."""
+    made = []
+
+    def build():
+        made.append(make_vec_env("CartPole-v1", 2, seed=1, backend="subproc", num_workers=2, start_method=method))
+        made[0].reset()
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    thread.join()
+    with made[0] as env:
+        time.sleep(0.2)
+        assert len(env.step(np.zeros(2, np.int64)).rewards) == 2
+        assert env.num_restarts == 0
+    assert descendants() == []
 
 
 def trajectories(env, is_synchronous, steps=120):
