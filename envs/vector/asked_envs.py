@@ -76,11 +76,21 @@ class AskedEnvs(ABC):
         return found
 
     def take_failure(self, envs: NDArray[np.int64]) -> Failure | None:
-        """The failure of the first of these that has one; those of the others are only logged."""
-        failed = [env for env in envs.tolist() if env in self._failures]
-        for env in failed[1:]:
-            log.warning("environment %d failed, too: %s", env, self._failures.pop(env).message)
-        return self._failures.pop(failed[0]) if failed else None
+        """The failure of the first of these that has one; then all others wait to be collected again."""
+        failed = next((env for env in envs.tolist() if env in self._failures), None)
+        if failed is None:
+            return None
+        self._pending[envs] = True
+        self._pending[failed] = False
+        return self._failures.pop(failed)
+
+    def forget(self, envs: NDArray[np.int64]) -> None:
+        """Take the results of environments that have finished out of the list, whatever they are."""
+        self._pending[envs] = False
+        self.take_infos(envs)
+        for env in envs.tolist():
+            if (failure := self._failures.pop(env, None)) is not None:
+                log.warning("environment %d failed, too: %s", env, failure.message)
 
     @abstractmethod
     def ask(self, envs: NDArray[np.int64], command: int) -> None:
@@ -100,7 +110,7 @@ class AskedEnvs(ABC):
         """Take the results of environments that have finished out of the list; row -> info.
 
         Raises:
-            EnvWorkerError: one of them raised; the others are collected.
+            EnvWorkerError: one of them raised, and is collected; the others are not.
         """
 
     @abstractmethod

@@ -295,10 +295,9 @@ class EnvProcesses(AskedEnvs):
             return {}
         for worker in self._workers_of(envs[self.rows.outcome[envs] != 0]):
             self._receive(worker)
-        infos, failure = self.take_infos(envs), self.take_failure(envs)
-        if failure is not None:
+        if (failure := self.take_failure(envs)) is not None:
             raise EnvWorkerError.of(failure, self._worker_of(failure.env_id).worker)
-        return infos
+        return self.take_infos(envs)
 
     def wait(self, timeout_s: float | None) -> None:
         """See `AskedEnvs`."""

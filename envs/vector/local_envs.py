@@ -93,11 +93,9 @@ class LocalEnvs(AskedEnvs):
         self._pending[envs] = False
         if not self._infos and not self._failures:
             return {}
-        infos = self.take_infos(envs)
-        failure = self.take_failure(envs)
-        if failure is not None:
+        if (failure := self.take_failure(envs)) is not None:
             raise EnvWorkerError.of(failure, 0)
-        return infos
+        return self.take_infos(envs)
 
     def look(self) -> None:
         """See `AskedEnvs`; nothing happens here by itself."""

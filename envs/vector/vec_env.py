@@ -15,6 +15,7 @@ Letters:  n = environments of a batch,  A = agents of each. Arrays are [n, ...],
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +26,14 @@ from numpy.typing import NDArray
 from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext, StepArrays
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
-from appo.envs.vector.errors import AlreadyStepping, ClosedEnvironmentError, EnvTimeout, NotStepping, in_words
+from appo.envs.vector.errors import (
+    AlreadyStepping,
+    ClosedEnvironmentError,
+    EnvTimeout,
+    EnvWorkerError,
+    NotStepping,
+    in_words,
+)
 from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
@@ -33,6 +41,8 @@ from appo.envs.vector.statistics import Aggregate, put_together
 # Kinds of rows.
 KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
 NOTHING = np.zeros(0, np.bool_)
+
+log = logging.getLogger(__name__)
 
 
 class StepBatch(NamedTuple):
@@ -180,7 +190,7 @@ class VecEnv:
         Raises:
             NotStepping: nothing is under way.
             EnvTimeout: the time was over.
-            EnvWorkerError: an environment raised.
+            EnvWorkerError: an environment raised; the results of the others come with the next call.
             EnvWorkerDied: a process ended, and is not restarted.
         """
         self._require_open()
@@ -265,7 +275,11 @@ class VecEnv:
 
     def _receive_all(self) -> StepBatch:
         self._envs.wait_for_all(self._all)
-        return self._batch(self._all)
+        try:
+            return self._batch(self._all)
+        except EnvWorkerError:
+            self._envs.forget(self._all)
+            raise
 
     def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
         infos = self._envs.collect(envs)
@@ -347,7 +361,11 @@ class VecEnv:
         open_ones = envs[self._envs.is_pending(envs)]
         if len(open_ones):
             self._envs.wait_for_all(open_ones)
-            self._envs.collect(open_ones)
+            try:
+                self._envs.collect(open_ones)
+            except EnvWorkerError as error:
+                log.warning("thrown away with what was under way: %s", str(error).splitlines()[0])
+                self._envs.forget(open_ones)
 
     def _request(self, what: str, arguments: tuple[Any, ...], env_ids: Sequence[int] | None) -> list[Any]:
         self._require_open()

@@ -343,6 +343,25 @@ def test_an_exception_names_its_environment_and_shows_its_traceback(make, way, h
     assert (env.step(np.full(6, 4)).obs["obs"][:4, 3] == 4).all()
 
 
+@pytest.mark.parametrize("way", ["serial", "process each", "mixed"])
+def test_what_others_did_is_not_lost_with_a_failure(make, way):
+    scripts = {1: {(0, 2): "raise"}, 4: {(0, 2): "raise"}}
+    env = make([functools.partial(Echo, script=scripts.get(index, {})) for index in range(6)], **WAYS[way])
+    env.reset()
+    env.step(np.full(6, 1))
+    env.send(np.full(6, 7))
+    failed, seen = [], []
+    for _ in range(3):
+        try:
+            batch = env.recv(6)
+        except EnvWorkerError as error:
+            failed += error.env_ids
+        else:
+            seen += batch.env_ids.tolist()
+            assert (batch.obs["obs"][:, 4] == 7).all()
+    assert (failed, seen) == ([1, 4], [0, 2, 3, 5])
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.parametrize(
     ("how", "error", "words"),
