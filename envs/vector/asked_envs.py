@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from appo.envs.api import EnvSpec
 from appo.envs.vector.errors import Failure
-from appo.envs.vector.shared_rows import SharedRows
+from appo.envs.vector.shared_rows import STEP, SharedRows
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,12 @@ class AskedEnvs(ABC):
     @abstractmethod
     def wait_for_all(self, envs: NDArray[np.int64]) -> None:
         """Wait until all of these have finished; raises like `wait`."""
+
+    def step_all(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
+        """Step all, none of which is under way, and collect them; row -> info. Raises like `ask`, `wait`, `collect`."""
+        self.ask(envs, STEP)
+        self.wait_for_all(envs)
+        return self.collect(envs)
 
     @abstractmethod
     def request(self, what: str, envs: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -24,6 +24,7 @@ STEP, RESET = 0, 1
 RESET_AS_TOLD = 2  # with the seed and the options of a message that is on its way
 # How it went.
 DONE, DONE_WITH_INFO, FAILED = 0, 1, 2
+FLAGS = ("is_first", "is_last", "active", "terminated", "truncated", "crashed")  # of `StepArrays`
 # Clocks of a child: counts, and nanoseconds.
 CLOCKS = ("env_step", "env_reset", "idle")
 
@@ -32,6 +33,7 @@ class SharedRows(NamedTuple):
     """The arrays, as one process has mapped them."""
 
     steps: StepArrays
+    flags: NDArray[np.uint8]  # [FLAGS, E] those of `steps`, together
     actions: NDArray[np.float32]  # [E, W]
     asked: NDArray[np.int64]  # [N] number of the newest command
     command: NDArray[np.uint8]  # [N] which it is
@@ -51,8 +53,10 @@ def map_rows(
         place += aligned(_bytes(shape, dtype))
     finals = {leaf.name: arrays[f"final/{leaf.name}"] for leaf in spec.observations} if keeps_final else None
     observations = {leaf.name: arrays[f"observation/{leaf.name}"] for leaf in spec.observations}
-    flags: dict[str, Any] = {name: arrays[name] for name in _ROWS}
-    steps = StepArrays(observations, final_observations=finals, **flags)
+    others: dict[str, Any] = {name: arrays[name] for name in _NUMBERS}
+    steps = StepArrays(
+        observations, final_observations=finals, **dict(zip(FLAGS, arrays["flags"], strict=True)), **others
+    )
     return SharedRows(steps, *(arrays[name] for name in SharedRows._fields[1:]))
 
 
@@ -99,20 +103,11 @@ def rows_of(steps: StepArrays, rows: slice) -> StepArrays:
         return {name: array[rows] for name, array in arrays.items()}
 
     finals = None if steps.final_observations is None else cut(steps.final_observations)
-    flags: dict[str, Any] = {name: getattr(steps, name)[rows] for name in _ROWS}
-    return StepArrays(cut(steps.observations), final_observations=finals, **flags)
+    others: dict[str, Any] = {name: getattr(steps, name)[rows] for name in (*FLAGS, *_NUMBERS)}
+    return StepArrays(cut(steps.observations), final_observations=finals, **others)
 
 
-_ROWS = {
-    "is_first": "u1",
-    "is_last": "u1",
-    "active": "u1",
-    "rewards": "f4",
-    "terminated": "u1",
-    "truncated": "u1",
-    "frames": "i4",
-    "crashed": "u1",
-}
+_NUMBERS = {"rewards": "f4", "frames": "i4"}
 
 
 def _table(
@@ -122,7 +117,8 @@ def _table(
     for kind in ("observation", "final")[: 1 + keeps_final]:
         for leaf in spec.observations:
             yield f"{kind}/{leaf.name}", (rows, *leaf.shape), leaf.dtype
-    for name, dtype in _ROWS.items():
+    yield "flags", (len(FLAGS), rows), "u1"
+    for name, dtype in _NUMBERS.items():
         yield name, (rows,), dtype
     yield "actions", (rows, action_width(spec)), "f4"
     yield "asked", (num_envs,), "i8"

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.envs.adapters import first_seed
-from appo.envs.api import EnvContext, StepArrays
+from appo.envs.api import EnvContext
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.errors import (
     AlreadyStepping,
@@ -34,13 +34,15 @@ from appo.envs.vector.errors import (
     NotStepping,
     in_words,
 )
-from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
+from appo.envs.vector.shared_rows import FLAGS, RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
 
 # Kinds of rows.
 KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
-NOTHING = np.zeros(0, np.bool_)
+_USUAL = np.array(
+    [name == "active" for name in FLAGS]
+)  # flags of an agent in a step in which nothing particular happens
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +173,7 @@ class VecEnv:
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
         if not self._has_begun:
             raise NotStepping("call reset or async_reset before the first step")
-        is_pending = self._envs.is_pending(envs) if self._envs.num_pending else NOTHING
-        if is_pending.any():
+        if self._envs.num_pending and (is_pending := self._envs.is_pending(envs)).any():
             raise AlreadyStepping(
                 f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
             )
@@ -212,8 +213,9 @@ class VecEnv:
 
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once."""
-        self.send(actions)
-        return self._receive_all()
+        envs = self._ready_ids(None)
+        self._space_rows.write_actions(actions, envs, self._envs.rows.actions)
+        return self._whole_batch(self._all_done(lambda: self._envs.step_all(envs)))
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment, or read an attribute that is none; one result each."""
@@ -275,8 +277,12 @@ class VecEnv:
 
     def _receive_all(self) -> StepBatch:
         self._envs.wait_for_all(self._all)
+        return self._whole_batch(self._all_done(lambda: self._envs.collect(self._all)))
+
+    def _all_done(self, collect: Callable[[], dict[int, dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+        """What collecting all gives; when that fails, nothing of the others is left to come."""
         try:
-            return self._batch(self._all)
+            return collect()
         except EnvWorkerError:
             self._envs.forget(self._all)
             raise
@@ -285,7 +291,7 @@ class VecEnv:
         infos = self._envs.collect(envs)
         if len(envs) == self.num_envs:
             return self._whole_batch(infos)
-        steps, agents = self._envs.rows.steps, self.num_agents
+        agents = self.num_agents
         rows = rows_of_envs(envs, agents)
         if infos:
             places = {row: place for place, row in enumerate(rows.tolist())}
@@ -295,45 +301,49 @@ class VecEnv:
             found = array[rows]
             return found if agents == 1 else found.reshape(len(envs), agents, *found.shape[1:])
 
-        return self._as_batch(envs, taken, infos, steps)
+        return self._as_batch(envs, taken, self._envs.rows.flags[:, rows], infos)
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
-        steps, agents = self._envs.rows.steps, self.num_agents
+        agents, copies, flags = self.num_agents, self._copies, self._envs.rows.flags
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
-            found = array.copy() if self._copies else array
+            found = array.copy() if copies else array
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
-        return self._as_batch(self._all.copy(), taken, infos, steps)
+        return self._as_batch(self._all.copy(), taken, flags.copy() if copies else flags, infos)
 
     def _as_batch(
         self,
         envs: NDArray[np.int64],
         taken: Callable[[NDArray[Any]], NDArray[Any]],
+        flags: NDArray[np.uint8],
         infos: dict[int, dict[str, Any]],
-        steps: StepArrays,
     ) -> StepBatch:
-        """Results of environments, whose rows `taken` gives."""
-        terminated, truncated = taken(steps.terminated), taken(steps.truncated)
-        is_first, crashed = taken(steps.is_first), steps.crashed
-        finals = steps.final_observations or {}
-        # Bytes are searched in a tenth of the time that numpy takes to ask whether any is set.
-        has_ended = 1 in terminated.tobytes() or 1 in truncated.tobytes()
-        if has_ended or 1 in is_first.tobytes() or 1 in crashed.tobytes():
-            kind, begins = _kinds(terminated | truncated, is_first, taken(crashed))
+        """Results of environments, whose rows `taken` gives; `flags`: [FLAGS, n * A] theirs."""
+        steps, number = self._envs.rows.steps, len(envs)
+        of_env = flags.view(np.bool_) if self.num_agents == 1 else flags.view(np.bool_).reshape(len(flags), number, -1)
+        is_first, _, active, terminated, truncated, crashed = [of_env[flag] for flag in range(len(FLAGS))]
+        kind, finals = np.zeros(number, np.uint8), {}
+        # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
+        if flags.tobytes() != _USUAL.repeat(number * self.num_agents).tobytes():
+            ends = terminated | truncated
+            told = ends.tobytes()
+            if b"\1" in told:
+                finals = {name: taken(array) for name, array in (steps.final_observations or {}).items()}
+            begins: NDArray[np.bool_] = is_first
+            if self.num_agents > 1 or told != is_first.tobytes() or b"\1" in crashed.tobytes():
+                kind, begins = _kinds(ends, is_first, crashed)
             self._episodes[envs] += begins
-        else:
-            kind = np.zeros(len(envs), np.uint8)
         return StepBatch(
             envs,
             {name: taken(array) for name, array in steps.observations.items()},
             taken(steps.rewards),
-            terminated.view(np.bool_),
-            truncated.view(np.bool_),
-            {name: taken(array) for name, array in finals.items()} if has_ended else {},
+            terminated,
+            truncated,
+            finals,
             infos,
-            is_first.view(np.bool_),
-            taken(steps.active).view(np.bool_),
+            is_first,
+            active,
             taken(steps.frames),
             self._episodes[envs],
             kind,
@@ -397,13 +407,12 @@ class VecEnv:
 
 
 def _kinds(
-    ends: NDArray[np.uint8], is_first: NDArray[np.uint8], crashed: NDArray[np.uint8]
+    ends: NDArray[np.bool_], is_first: NDArray[np.bool_], crashed: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """[n] kinds of rows, and [n] whether an episode begins in each environment."""
     if ends.ndim > 1:
         # One that comes late begins alone; an episode of the environment begins for all.
-        ended, first, lost = (ends == 1).any(1), (is_first == 1).all(1), (crashed == 1).any(1)
-    else:
-        ended, first, lost = ends == 1, is_first == 1, crashed == 1
-    kind = np.where(lost, KIND_RESTARTED, np.where(first & ~ended, KIND_RESET, KIND_STEP))
-    return kind.astype(np.uint8), first
+        ends, is_first, crashed = (np.asarray(each) for each in (ends.any(1), is_first.all(1), crashed.any(1)))
+    kind = (is_first & ~ends).view(np.uint8) * KIND_RESET
+    kind[crashed] = KIND_RESTARTED
+    return kind, is_first
