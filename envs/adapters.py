@@ -229,9 +229,10 @@ class SingleEnvAdapter(_OneEnv):
         self.latest_start = target
         self.is_between_episodes = self.is_to_be_cut = False
         observation, info = self._reset_env()
-        self.layout.write(target.views, row, observation)
+        self._write(target.views, row, observation)
         target.out.is_first[row] = 1
-        self._read_state(info, row, target.out)
+        if info or self._mask_in_info:
+            self._read_state(info, row, target.out)
 
     def step(self, action: Any, row: int, target: Target) -> None:
         """Step once and write the row; one step after a truncation, start the next episode instead."""
@@ -247,17 +248,10 @@ class SingleEnvAdapter(_OneEnv):
         if terminated:
             out.terminated[row] = 1
             if finals is not None:
-                self.layout.write(finals, row, observation)
+                self._write(finals, row, observation)
             self.start(row, target)
             return
-        try:
-            is_known = observation.dtype is self._plain_dtype and observation.shape == self._plain_shape
-        except AttributeError:  # no array
-            is_known = False
-        if is_known:
-            views[0][row] = observation
-        else:
-            self._write(views, row, observation)
+        self._write(views, row, observation)
         if info or self._mask_in_info:
             self._read_state(info, row, out)
         if truncated or self.is_to_be_cut:
@@ -270,7 +264,14 @@ class SingleEnvAdapter(_OneEnv):
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
 
     def _write(self, views: list[np.ndarray], row: int, observation: Any) -> None:
-        """Write what is not a single array, or not one that is like those before."""
+        """Write an observation; one that is a single array, like those before, with as little ado as possible."""
+        try:
+            is_known = observation.dtype is self._plain_dtype and observation.shape == self._plain_shape
+        except AttributeError:  # no array
+            is_known = False
+        if is_known:
+            views[0][row] = observation
+            return
         self.layout.write(views, row, observation)
         if self.layout.is_plain:
             self._plain_dtype = self.layout.known_dtypes[0]

@@ -34,6 +34,14 @@ class SpaceRows:
             raise ValueError(f"{number} actions for {len(envs)} environments of {agents} agents")
         out[rows] = self.stored(given, len(rows))
 
+    def write_all_actions(self, actions: Any, out: NDArray[np.float32]) -> None:
+        """The same for all of them, in their order."""
+        given = _flat(actions, self._agents) if self._agents > 1 else actions
+        if (number := _length(given)) != len(out):
+            agents = self._agents
+            raise ValueError(f"{number} actions for {len(out) // agents} environments of {agents} agents")
+        self._actions.store(given, out)
+
     def stored(self, actions: Any, number: int) -> NDArray[np.float32]:
         """[R, W] in policy units of actions of the batched space, one for each of `number` agent rows."""
         stored = np.empty((number, self._actions.width), np.float32)

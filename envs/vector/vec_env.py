@@ -88,6 +88,7 @@ class VecEnv:
         self.observation_space, self.action_space = envs.spaces  # of one agent
         self._all = np.arange(self.num_envs)
         self._copies = copy
+        self._usual = _usual_flags(self.num_envs * self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
@@ -214,7 +215,7 @@ class VecEnv:
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once."""
         envs = self._ready_ids(None)
-        self._space_rows.write_actions(actions, envs, self._envs.rows.actions)
+        self._space_rows.write_all_actions(actions, self._envs.rows.actions)
         return self._whole_batch(self._all_done(lambda: self._envs.step_all(envs)))
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
@@ -301,7 +302,10 @@ class VecEnv:
             found = array[rows]
             return found if agents == 1 else found.reshape(len(envs), agents, *found.shape[1:])
 
-        return self._as_batch(envs, taken, self._envs.rows.flags[:, rows], infos)
+        episodes = self._episodes[envs]
+        batch = self._as_batch(envs, taken, self._envs.rows.flags[:, rows], episodes, infos)
+        self._episodes[envs] = episodes
+        return batch
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
         agents, copies, flags = self.num_agents, self._copies, self._envs.rows.flags
@@ -310,22 +314,33 @@ class VecEnv:
             found = array.copy() if copies else array
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
-        return self._as_batch(self._all.copy(), taken, flags.copy() if copies else flags, infos)
+        flags = flags.copy() if copies else flags
+        self._episodes = self._episodes.copy()  # the batch keeps this one
+        return self._as_batch(self._all.copy(), taken, flags, self._episodes, infos)
 
     def _as_batch(
         self,
         envs: NDArray[np.int64],
         taken: Callable[[NDArray[Any]], NDArray[Any]],
         flags: NDArray[np.uint8],
+        episodes: NDArray[np.int64],
         infos: dict[int, dict[str, Any]],
     ) -> StepBatch:
-        """Results of environments, whose rows `taken` gives; `flags`: [FLAGS, n * A] theirs."""
+        """Results of environments.
+
+        Args:
+            envs: [n] which.
+            taken: gives their rows of an array.
+            flags: [FLAGS, n * A] theirs.
+            episodes: [n] theirs; those that begin now are added.
+            infos: by row of the batch.
+        """
         steps, number = self._envs.rows.steps, len(envs)
         of_env = flags.view(np.bool_) if self.num_agents == 1 else flags.view(np.bool_).reshape(len(flags), number, -1)
         is_first, _, active, terminated, truncated, crashed = [of_env[flag] for flag in range(len(FLAGS))]
         kind, finals = np.zeros(number, np.uint8), {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
-        if flags.tobytes() != _USUAL.repeat(number * self.num_agents).tobytes():
+        if flags.tobytes() != (self._usual if number == self.num_envs else _usual_flags(flags.shape[1])):
             ends = terminated | truncated
             told = ends.tobytes()
             if b"\1" in told:
@@ -333,7 +348,7 @@ class VecEnv:
             begins: NDArray[np.bool_] = is_first
             if self.num_agents > 1 or told != is_first.tobytes() or b"\1" in crashed.tobytes():
                 kind, begins = _kinds(ends, is_first, crashed)
-            self._episodes[envs] += begins
+            episodes += begins
         return StepBatch(
             envs,
             {name: taken(array) for name, array in steps.observations.items()},
@@ -345,7 +360,7 @@ class VecEnv:
             is_first,
             active,
             taken(steps.frames),
-            self._episodes[envs],
+            episodes,
             kind,
         )
 
@@ -404,6 +419,11 @@ class VecEnv:
     def _require_open(self) -> None:
         if self._report is not None:
             raise ClosedEnvironmentError("these environments are closed")
+
+
+def _usual_flags(rows: int) -> bytes:
+    """[FLAGS, rows] flags of agents in a step in which nothing particular happens."""
+    return b"".join(bytes([name == "active"]) * rows for name in FLAGS)
 
 
 def _kinds(
