@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     from appo.utils.signals import StopSignals
 
     stop = StopSignals()  # before everything that takes time
-    from appo.algorithms.config import resolve
+    from appo.algorithms.config import fitted, resolve
     from appo.utils.options import ConfigError
 
     def profile(unfitted: ResolvedConfig) -> tuple[EnvSpec, EnvProfile]:
@@ -28,6 +28,8 @@ def main(argv: list[str]) -> int:
     try:
         resolved = resolve(argv[1:], profile=profile)
         if resolved.config.run.autotune:
+            if resolved.needs_fitting:  # the search begins where the run would
+                resolved = fitted(resolved, *profile(resolved))
             argv = [*argv, *_tuned_words(argv, resolved, stop)]
             resolved = resolve(argv[1:], profile=profile)
         if resolved.config.run.benchmark:

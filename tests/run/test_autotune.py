@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from appo.algorithms.config import fitted, resolve
 from appo.algorithms.run.autotune import Limits, Sizes, Tried, search
+from appo.algorithms.run.session import profile_environment
+from appo.train_appo import main
+from appo.utils.options import ConfigError
+from appo.utils.signals import StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = Sizes(2, 2, 2)
@@ -74,6 +79,24 @@ def test_processes_are_tried_for_slow_environments_only():
 def test_it_ends_when_its_time_is_over():
     left = iter([True, True, False])
     assert len(search(surface(256, 4), FIRST, LIMITS, lambda: next(left, False))) == 3
+
+
+def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_path, monkeypatch):
+    begun = []
+
+    def tuned_words(argv, config, cores, is_stopped):
+        begun.append(config.sampling.num_envs_per_worker)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("appo.algorithms.run.autotune.tuned_words", tuned_words)
+    words = ["train_appo.py", "--env=Taxi-v4", f"--train_dir={tmp_path}", "--device=cpu", "--num_workers=2"]
+    unfitted = resolve(words[1:])
+    assert unfitted.needs_fitting
+    assert main([*words, "--autotune"]) == 2
+    assert begun == [
+        fitted(unfitted, *profile_environment(unfitted, StopSignals())).config.sampling.num_envs_per_worker
+    ]
+    assert begun[0] != unfitted.config.sampling.num_envs_per_worker
 
 
 def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):

@@ -1,0 +1,147 @@
+"""Does --autotune find what a whole grid of sizes would?
+
+    python -m benchmarks.speed.autotune_grid --env=CartPole-v1 [--rounds=3] [--seconds=60] [--out=FILE] [options]
+
+First the search, in the time that it has in a run; then every point of a grid of workers, environments, splits and,
+where steps are slow, backends. Each point is a short run of the whole program. What the search chose, the best point of
+the grid, and the sizes without either are then measured again in turns, since the best of many noisy numbers is too
+good. Exit code 1: what was chosen makes less than 0.9 of the best point, or less than 0.96 of the sizes without it.
+Nothing else may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from appo.algorithms.config import TrainConfig, fitted, resolve
+from appo.algorithms.run.autotune import (
+    BUDGET_S,
+    MOST_ITERATIONS_AT_A_TIME,
+    SLOW_FRAMES_PER_S,
+    Limits,
+    Sizes,
+    frames_per_second,
+    search,
+)
+from appo.algorithms.run.session import profile_environment
+from appo.algorithms.sampling.config import available_cores
+from appo.utils.options import ConfigError
+from appo.utils.signals import StopSignals
+
+ENOUGH_OF_BEST, ENOUGH_OF_FIRST = 0.9, 0.96
+EXIT_OK, EXIT_MISSED, EXIT_REFUSED = 0, 1, 2
+
+
+class Found(NamedTuple):
+    """What was compared, as frames per second, each the median of some rounds."""
+
+    first: Sizes
+    chosen: Sizes
+    best: Sizes
+    rates: dict[Sizes, float]
+    search_s: float
+    points: int
+
+    @property
+    def of_best(self) -> float:
+        """Share of the best point's frames."""
+        return self.rates[self.chosen] / self.rates[self.best]
+
+    @property
+    def of_first(self) -> float:
+        """Frames beside those without a search."""
+        return self.rates[self.chosen] / self.rates[self.first]
+
+
+def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
+    """Every size that is tried beside the search."""
+    cores = limits.cores
+    return [
+        Sizes(workers, envs, splits, backend)
+        for workers in sorted({1, cores, 2 * cores})
+        for envs in (2, 4, 8, 16, 32, 64)
+        for splits in (1, 2)
+        for backend in (("serial", "subproc") if is_slow else (first.env_backend,))
+        if workers * envs <= limits.most_envs and (backend == "serial" or workers * envs <= 64)
+    ]
+
+
+def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: float) -> Found:
+    """Search, walk the grid, and measure what matters again."""
+    sampling, learning = config.sampling, config.learning
+    first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
+    most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * learning.trajectories_per_iteration)
+    limits = Limits(available_cores(), most)
+    longest_s, began = 0.0, time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def measure(sizes: Sizes) -> float:
+            nonlocal longest_s
+            started = time.monotonic()
+            found = frames_per_second(argv, sizes, Path(folder), lambda: False)
+            longest_s = max(longest_s, time.monotonic() - started)
+            print(f"{' '.join(sizes.words)}: {found:,.0f}", flush=True)
+            return found
+
+        tried = search(measure, first, limits, lambda: time.monotonic() - began + longest_s < seconds)
+        search_s, chosen = time.monotonic() - began, tried[-1].sizes
+        rates = {each.sizes: each.frames_per_s for each in tried}
+        is_slow = rates[chosen] / chosen.num_envs < SLOW_FRAMES_PER_S
+        points = grid(first, limits, is_slow=is_slow)
+        rates |= {sizes: measure(sizes) for sizes in points if sizes not in rates}
+        best = max(rates, key=lambda sizes: rates[sizes])
+        again: dict[Sizes, list[float]] = {sizes: [] for sizes in (first, chosen, best)}
+        for _ in range(rounds):
+            for sizes, of_size in again.items():
+                of_size.append(measure(sizes))
+    medians = {sizes: statistics.median(of_size) for sizes, of_size in again.items()}
+    return Found(first, chosen, best, medians, search_s, len(points))
+
+
+def show(found: Found, env: str) -> None:
+    """Print what was compared."""
+    title = f"{env}: the search took {found.search_s:.0f} s, the grid has {found.points} points"
+    table = Table("", *Sizes._fields, "frames per second", title=title)
+    for name, sizes in (("without", found.first), ("chosen", found.chosen), ("best of the grid", found.best)):
+        table.add_row(name, *map(str, sizes), f"{found.rates[sizes]:,.0f}")
+    Console().print(table)
+    print(f"chosen: {found.of_best:.2f} of the best, {found.of_first:.2f} of the sizes without")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often the three are measured again")
+    parser.add_argument("--seconds", type=float, default=BUDGET_S, help="that the search may take")
+    parser.add_argument("--out", type=Path, help="a file for the numbers, as JSON")
+    chosen, words = parser.parse_known_args(argv)
+    try:
+        resolved = resolve(words)
+        if resolved.needs_fitting:
+            resolved = fitted(resolved, *profile_environment(resolved, StopSignals()))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_REFUSED
+    found = compare(words, resolved.config, chosen.rounds, chosen.seconds)
+    show(found, resolved.config.env.env)
+    if chosen.out:
+        named = {"first": found.first, "chosen": found.chosen, "best": found.best}
+        content = {name: {**sizes._asdict(), "frames_per_s": found.rates[sizes]} for name, sizes in named.items()}
+        chosen.out.write_text(json.dumps(content | {"search_s": found.search_s, "points": found.points}, indent=1))
+    is_enough = found.of_best >= ENOUGH_OF_BEST and found.of_first >= ENOUGH_OF_FIRST
+    return EXIT_OK if is_enough else EXIT_MISSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
