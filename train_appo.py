@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         if resolved.config.run.benchmark:
             from appo.algorithms.run.benchmark import measure
 
-            code = measure(argv[1:], resolved.config, lambda: stop.received is not None)
+            code = measure(argv[1:], resolved, lambda: stop.received is not None)
             return code if stop.received is None else stop.exit_code
         from appo.algorithms.run.session import train
 
@@ -52,7 +52,7 @@ def _tuned_words(argv: list[str], resolved: ResolvedConfig, stop: StopSignals) -
     from appo.algorithms.run.autotune import tuned_words
     from appo.algorithms.sampling.config import available_cores
 
-    return tuned_words(argv[1:], resolved.config, available_cores(), lambda: stop.received is not None)
+    return tuned_words(argv[1:], resolved, available_cores(), lambda: stop.received is not None)
 
 
 def command() -> int:

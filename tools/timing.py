@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.reporting.timing import TimingNode, in_lines
+from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines
 
-TIMING_FILE = "timing.json"
 EXIT_OK, EXIT_REFUSED = 0, 2
 
 

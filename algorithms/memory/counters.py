@@ -48,19 +48,17 @@ class Timer(enum.IntEnum):
     EVALUATION_WAIT = 20
     ACTOR_SIMULATE = 21
     ACTOR_PROCESSES_STEP = 22
-    ACTOR_PROCESSES_RESET = 23
-    LEARNER_COLLATE_AHEAD = 24
-    LEARNER_PREPARE = 25
-    LEARNER_LOSS = 26
-    LEARNER_BACKWARD = 27
-    LEARNER_OPTIMIZE = 28
+    LEARNER_COLLATE_AHEAD = 23
+    LEARNER_PREPARE = 24
+    LEARNER_LOSS = 25
+    LEARNER_BACKWARD = 26
+    LEARNER_OPTIMIZE = 27
 
 
-# Timers whose time other timers have as well; all others are stages, which follow each other. None: of the process.
+# Part -> the stage, or the part, that includes its time. None: it runs beside all stages. All other timers are stages.
 PART_OF = {
     Timer.ACTOR_SIMULATE: Timer.ACTOR_ENV_STEP,
     Timer.ACTOR_PROCESSES_STEP: Timer.ACTOR_SIMULATE,
-    Timer.ACTOR_PROCESSES_RESET: Timer.ACTOR_SIMULATE,
     Timer.LEARNER_COLLATE_AHEAD: None,
     Timer.LEARNER_PREPARE: Timer.LEARNER_TRAIN,
     Timer.LEARNER_LOSS: Timer.LEARNER_TRAIN,
@@ -68,7 +66,7 @@ PART_OF = {
     Timer.LEARNER_OPTIMIZE: Timer.LEARNER_TRAIN,
 }
 # Spent by other processes or threads, several at one time.
-IN_PARALLEL = {Timer.ACTOR_PROCESSES_STEP, Timer.ACTOR_PROCESSES_RESET, Timer.LEARNER_COLLATE_AHEAD}
+IN_PARALLEL = {Timer.ACTOR_PROCESSES_STEP, Timer.LEARNER_COLLATE_AHEAD}
 
 
 class EventCounter(enum.IntEnum):
@@ -142,8 +140,11 @@ class WorkerCounters:
 
     def restart_clock(self) -> None:
         """What took time until now was preparation, and belongs to no stage."""
+        # Times first: the driver, which reads them last, may see them gone and the laps not yet, and no time twice.
         for timer in range(NUM_TIMERS):
-            self._timers[timer], self._laps[timer] = 0.0, 0
+            self._timers[timer] = 0.0
+        for timer in range(NUM_TIMERS):
+            self._laps[timer] = 0
         self._since = self._part_since = time.perf_counter()
 
     def lap(self, timer: Timer) -> None:

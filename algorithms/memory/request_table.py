@@ -85,7 +85,7 @@ class JointRequests:
         return int(np.count_nonzero(self._are_open().any(axis=0)))
 
     def asked_policies(self) -> list[int]:
-        """Of which of these policies, counted from the first of them, some request is open."""
+        """Policies with an open request, counted from the first of these policies."""
         found: list[int] = np.flatnonzero(self._are_open().any(axis=(1, 2))).tolist()
         return found
 

@@ -23,7 +23,7 @@ from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
-from appo.algorithms.reporting.timing import OwnTimes, StageTimes
+from appo.algorithms.reporting.timing import OwnTimes, StageTimes, TimingNode
 
 RATES_EVERY_S = 1.0
 EVALUATED = "eval_"  # beginning of the names of metrics that evaluations beside training tell
@@ -73,6 +73,8 @@ class Statistics:
         self._policies_with_episodes: set[int] = set()
         self._process = psutil.Process()
         self.driver_times = OwnTimes("driver")
+        self.has_processes = True
+        """Workers are processes, whose stages follow each other without a gap."""
         self._stage_times = StageTimes(arrays, kinds)
         # As they were when the last point was made.
         self._seconds, self._event_counts = self._stage_times.seconds.copy(), arrays["event_counts"].copy()
@@ -215,8 +217,12 @@ class Statistics:
             blocks=self.count_blocks(),
             policies=tuple(self._of_policy(policy) for policy in range(len(self.episodes))),
             points=points,
-            timing=(*self._stage_times.tree(), self.driver_times.node()) if points else (),
+            timing=self._timing() if points else (),
         )
+
+    def _timing(self) -> tuple[TimingNode, ...]:
+        of_workers = self._stage_times.tree() if self.has_processes else ()
+        return (*of_workers, self.driver_times.node())
 
     def _of_policy(self, policy: int) -> PolicySnapshot:
         window = self.episodes[policy]

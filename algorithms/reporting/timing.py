@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from appo.algorithms.memory.counters import IN_PARALLEL, PART_OF, Timer
 from appo.algorithms.memory.layout import SharedArrays
 
+TIMING_FILE = "timing.json"  # in an experiment's folder
+
 
 class TimingNode(NamedTuple):
     """A stage of the work of some processes, with its parts."""
@@ -58,7 +60,8 @@ class StageTimes:
 
     def look(self) -> None:
         """Add what was booked since the last call; what a process booked between that and its end is lost."""
-        seconds, laps = self._arrays["timers"].copy(), self._arrays["laps"].copy()
+        laps = self._arrays["laps"].copy()  # first, see `WorkerCounters.restart_clock`
+        seconds = self._arrays["timers"].copy()
         began_anew = (laps < self._laps_seen).any(axis=1, keepdims=True)
         self.seconds += (seconds - np.where(began_anew, 0.0, self._seconds_seen)).clip(min=0.0)
         self._laps += laps - np.where(began_anew, 0, self._laps_seen)

@@ -17,17 +17,17 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from appo.algorithms.config import TrainConfig
-from appo.algorithms.run.trial import Trial, is_option, result_file, started
+from appo.algorithms.config import ResolvedConfig, TrainConfig
+from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.utils.files import atomic_write_json
 
 BUDGET_S = 60.0
-MEASURED_S, WARM_UP_S, LONGEST_START_S = 3.0, 1.0, 20.0
+PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
+STOP_S = 3.0
 # A candidate has to be this much better than what stands: less is noise.
 WORTHWHILE = 1.04
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
-POLL_S = 0.1
 # Below this many frames of each environment per second, a process for each of them may pay.
 SLOW_FRAMES_PER_S = 400.0
 OPTIONS = ("num_workers", "num_envs_per_worker", "worker_num_splits", "env_backend")
@@ -150,27 +150,34 @@ def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterat
         yield best._replace(env_backend="subproc")
 
 
-def tuned_words(argv: Sequence[str], config: TrainConfig, cores: int, is_stopped: Callable[[], bool]) -> list[str]:
+def where_to_begin(config: TrainConfig, cores: int, fixed: Sequence[str] = ()) -> tuple[Sizes, Limits]:
+    """The sizes that a run would have anyway, and what bounds the search from there; `fixed`: options that stay."""
+    sampling = config.sampling
+    first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
+    most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * config.learning.trajectories_per_iteration)
+    return first, Limits(cores, most, frozenset(fixed))
+
+
+def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_stopped: Callable[[], bool]) -> list[str]:
     """Search for the sizes of a run, print the table, save it; what is to be typed in addition.
 
     Args:
         argv: the words of the command line, without the program.
-        config: what they come to.
+        resolved: what they come to.
         cores: of this machine.
         is_stopped: looked at now and then; nothing is chosen when it holds.
     """
-    sampling, learning = config.sampling, config.learning
-    first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
-    typed = frozenset(name for name in OPTIONS if any(is_option(word, name) for word in argv))
-    most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * learning.trajectories_per_iteration)
+    config, words = resolved.config, words_of(argv, resolved)
+    typed = [name for name in OPTIONS if name in resolved.typed]
+    first, limits = where_to_begin(config, cores, typed)
     deadline = time.monotonic() + BUDGET_S
     longest = 0.0
-    with tempfile.TemporaryDirectory(prefix="appo-autotune-") as folder:
+    with tempfile.TemporaryDirectory(prefix="appo-autotune-", ignore_cleanup_errors=True) as folder:
 
         def measure(sizes: Sizes) -> float:
             nonlocal longest
             began = time.monotonic()
-            found = frames_per_second(argv, sizes, Path(folder), is_stopped)
+            found = frames_per_second(words, sizes, Path(folder), is_stopped)
             longest = max(longest, time.monotonic() - began)
             print(f"autotune: {' '.join(sizes.words)}: {found:,.0f} frames per second", flush=True)
             return found
@@ -178,12 +185,15 @@ def tuned_words(argv: Sequence[str], config: TrainConfig, cores: int, is_stopped
         def has_time() -> bool:
             return not is_stopped() and time.monotonic() + longest < deadline
 
-        tried = search(measure, first, Limits(cores, most, typed), has_time)
+        tried = search(measure, first, limits, has_time)
     best = tried[-1]
     if is_stopped():
         return []
     if not best.frames_per_s:
-        print(f"autotune: no run came to train within {LONGEST_START_S:g} s; the sizes stay as they are", flush=True)
+        print(
+            f"autotune: no run came to train within {PERIOD.longest_start_s:g} s; the sizes stay as they are",
+            flush=True,
+        )
         return []
     show(tried, first, config.env.env)
     save(tried, first, config)
@@ -192,28 +202,11 @@ def tuned_words(argv: Sequence[str], config: TrainConfig, cores: int, is_stopped
 
 def frames_per_second(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> float:
     """Run the program for a moment with other sizes; 0 where it does not train."""
-    longest_s = LONGEST_START_S + MEASURED_S + WARM_UP_S
-    with started(argv, folder, longest_s, but=OPTIONS, words=sizes.words) as trial:
-        return _measured(trial, is_stopped)
-
-
-def _measured(trial: Trial, is_stopped: Callable[[], bool]) -> float:
-    """Frames per second between two looks, once the run has learned something and gone on for a moment."""
-    began = time.monotonic()
-    trains_since: float | None = None
-    warm: tuple[float, int] | None = None
-    while trial.is_running and not is_stopped() and time.monotonic() - began < LONGEST_START_S:
-        time.sleep(POLL_S)
-        told = trial.status()
-        if told is None or not trial.is_training(told):
-            continue
-        now, frames = float(told["time"]), int(told["env_frames"])
-        trains_since = now if trains_since is None else trains_since
-        if warm is None and now - trains_since >= WARM_UP_S:
-            warm = now, frames
-        if warm is not None and now - warm[0] >= MEASURED_S:
-            return (frames - warm[1]) / (now - warm[0])
-    return 0.0
+    with started(argv, folder, PERIOD, STOP_S, but=OPTIONS, words=sizes.words) as trial:
+        looks = list(trial.looks(PERIOD, is_stopped))
+    if len(looks) < 2 or looks[-1][0] - looks[0][0] < PERIOD.measured_s:
+        return 0.0
+    return (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
 
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from appo.algorithms.config import TrainConfig
-from appo.algorithms.reporting.timing import TimingNode, in_lines
-from appo.algorithms.run.trial import Trial, last_line, result_file, started
+from appo.algorithms.config import ResolvedConfig
+from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines
+from appo.algorithms.run.trial import Period, is_option, last_line, result_file, started, words_of
 from appo.utils.files import atomic_write_json
 
 WARM_UP_S, MEASURED_S, WINDOW_S = 10.0, 50.0, 5.0
 LONGEST_START_S = 120.0
-POLL_S = 0.2
+STOP_S = 15.0  # for the last checkpoint, and for the last point
 EXIT_FAILED = 1
 
 
@@ -35,63 +34,51 @@ class Rates(NamedTuple):
     seconds: float  # that the mean covers
 
 
-def measure(argv: Sequence[str], config: TrainConfig, is_stopped: Callable[[], bool]) -> int:
+def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[[], bool]) -> int:
     """Run, print, save; the exit code.
 
     Args:
         argv: the words of the command line, without the program.
-        config: what they come to.
+        resolved: what they come to.
         is_stopped: looked at now and then; then what was measured until then counts.
     """
-    asked_s = config.run.train_for_seconds
-    measured_s = asked_s if asked_s < 1e9 else MEASURED_S
-    with tempfile.TemporaryDirectory(prefix="appo-benchmark-") as name:
+    config = resolved.config
+    is_typed = any(is_option(word, "train_for_seconds") for word in argv)
+    period = Period(WARM_UP_S, config.run.train_for_seconds if is_typed else MEASURED_S, LONGEST_START_S)
+    looks, memory_mb = [], 0.0
+    with tempfile.TemporaryDirectory(prefix="appo-benchmark-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with started(argv, folder, LONGEST_START_S + WARM_UP_S + measured_s + 10.0) as trial:
-            looks, memory_mb = _looks(trial, measured_s, config, is_stopped)
-        if len(looks) < 2:
+        with started(words_of(argv, resolved), folder, period, STOP_S) as trial:
+            for look in trial.looks(period, is_stopped, learns=not config.run.sampler_only):
+                looks.append(look)
+                memory_mb = max(memory_mb, _memory_mb(trial.process.pid))
+        tree = _tree_of(trial.folder / TIMING_FILE)
+        if len(looks) < 2 or looks[-1][0] == looks[0][0]:
             if not is_stopped():
                 print(f"benchmark: nothing was measured; the run said last: {last_line(folder)}", flush=True)
             return EXIT_FAILED
-        timing = json.loads((trial.folder / "timing.json").read_text())["processes"]
     rates = rates_of(looks)
     windows = f"{rates.lowest:,.0f} .. {rates.highest:,.0f} in windows of {WINDOW_S:g} s"
     print(
         f"benchmark: {config.env.env}: {rates.mean:,.0f} frames per second ({windows}) over {rates.seconds:.0f} s; "
-        f"{memory_mb:,.0f} MB in all processes"
+        f"{memory_mb:,.0f} MB resident, where memory that processes share counts in each"
     )
-    for line in in_lines(tuple(TimingNode.from_json(kind) for kind in timing)):
+    for line in in_lines(tree):
         print(line)
     path = result_file(config, "benchmark")
     content: dict[str, Any] = {"env": config.env.env, "options": list(argv), "frames_per_s": rates._asdict()}
-    atomic_write_json(path, content | {"memory_mb": memory_mb, "processes": timing}, durable=False)
+    content |= {"resident_mb": memory_mb, "processes": [kind.as_json() for kind in tree]}
+    atomic_write_json(path, content, durable=False)
     print(f"benchmark: saved as {path}", flush=True)
     return 0
 
 
-def _looks(
-    trial: Trial, measured_s: float, config: TrainConfig, is_stopped: Callable[[], bool]
-) -> tuple[list[tuple[float, int]], float]:
-    """[(time, frames)] from the end of the warm-up on, and the resident memory at its highest."""
-    began, since = time.monotonic(), 0.0
-    looks: list[tuple[float, int]] = []
-    memory_mb = 0.0
-    while trial.is_running and not is_stopped():
-        time.sleep(POLL_S)
-        told = trial.status()
-        if told is None or not told["env_frames"] or not (config.run.sampler_only or trial.is_training(told)):
-            if time.monotonic() - began > LONGEST_START_S:
-                break
-            continue
-        now, frames = float(told["time"]), int(told["env_frames"])
-        since = since or now
-        if now - since < WARM_UP_S or (looks and now == looks[-1][0]):
-            continue
-        looks.append((now, frames))
-        memory_mb = max(memory_mb, _memory_mb(trial.process.pid))
-        if now - looks[0][0] >= measured_s:
-            break
-    return looks, memory_mb
+def _tree_of(path: Path) -> tuple[TimingNode, ...]:
+    """Where the time has gone, as far as the run has told."""
+    try:
+        return tuple(TimingNode.from_json(kind) for kind in json.loads(path.read_text())["processes"])
+    except OSError:
+        return ()  # it comes with the first point
 
 
 def rates_of(looks: Sequence[tuple[float, int]]) -> Rates:

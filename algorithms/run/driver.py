@@ -77,6 +77,7 @@ class Driver:
         budget = Budget(run.train_for_env_steps, run.train_for_seconds)
         self.statistics = Statistics(arrays, run.stats_avg, kinds, budget, run.experiment_summaries_interval)
         self.statistics.count_blocks = pool.count_blocks
+        self.statistics.has_processes = not config.workers.serial_mode
         self._event_log = EventLog(experiment.events_file)
         self._population_log = PopulationLog(experiment.folder)
         context = ControllerContext(
@@ -136,6 +137,7 @@ class Driver:
         snapshot = self.statistics.snapshot()
         if snapshot.state == "training":
             self._prepare()
+        self.statistics.driver_times.lap("snapshot")
         for controller in self._controllers:
             self._pool.send_all(controller.due(snapshot))
         self.statistics.driver_times.lap("controllers")

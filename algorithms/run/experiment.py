@@ -21,6 +21,7 @@ from pathlib import Path
 
 from appo.algorithms.config import ResolvedConfig, TrainConfig, from_json, to_json
 from appo.algorithms.reporting.outputs import OutputFiles
+from appo.algorithms.reporting.timing import TIMING_FILE
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
 from appo.utils.options import ConfigError
@@ -50,7 +51,7 @@ class Experiment:
         self.metrics_file = folder / "metrics.jsonl"
         self.events_file = folder / "events.jsonl"
         self.summary_file = folder / "summary.json"
-        self.timing_file = folder / "timing.json"
+        self.timing_file = folder / TIMING_FILE
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
         # An earlier start has trained with the options of this one, but for where, how long and what it reports.
         self.is_proven = False

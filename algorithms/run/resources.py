@@ -82,11 +82,12 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
     return max(1 if just_in_time else 2, math.ceil(columns / trajectories))
 
 
-def with_worker_counts(config: TrainConfig, device: str) -> TrainConfig:
+def with_pooled_policies(config: TrainConfig, device: str) -> TrainConfig:
     """The configuration with the number of policies of each policy worker chosen where it is 0."""
     if config.workers.policies_per_policy_worker:
         return config
-    together = policies_per_worker(config.sampling.num_policies, device)
+    workers = config.workers
+    together = policies_per_worker(config.sampling.num_policies, workers.policy_workers_per_policy, device)
     return dataclasses.replace(config, workers=dataclasses.replace(config.workers, policies_per_policy_worker=together))
 
 

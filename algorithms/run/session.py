@@ -93,7 +93,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         spec = checked.spec
         resolved = fitted(resolved, spec, checked.profile)
         device = torch_device(resolved.config.run.device)
-        config = resources.with_worker_counts(resolved.config, device)
+        config = resources.with_pooled_policies(resolved.config, device)
         check_with_spec(config, spec)
         check_files(config, resumed=resolved.resumed)
         sizes = resources.sizes_of(config, spec)

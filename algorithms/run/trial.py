@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.config import TrainConfig
+from appo.algorithms.config import ResolvedConfig, TrainConfig, to_json
 
-STOP_S = 3.0
+POLL_S = 0.1
 NAME = "tried"
 # What a trial decides itself.
 _OWN = (
@@ -29,6 +30,14 @@ _OWN = (
     "decorrelate_experience_max_seconds",
     "save_best_after",
 )
+
+
+class Period(NamedTuple):
+    """When a run is looked at, in seconds."""
+
+    warm_up_s: float  # from when it has begun
+    measured_s: float  # from the first look to the last
+    longest_start_s: float  # until it has begun
 
 
 class Trial(NamedTuple):
@@ -50,29 +59,60 @@ class Trial(NamedTuple):
             return None
         return told
 
-    def is_training(self, told: dict[str, Any]) -> bool:
-        """Each policy has learned something."""
-        return all(policy["train_steps"] for policy in told["policies"])
+    def looks(
+        self, period: Period, is_stopped: Callable[[], bool], *, learns: bool = True
+    ) -> Iterator[tuple[float, int]]:
+        """(time, frames) again and again, from the end of the warm-up until enough has been seen.
 
-    def stop(self) -> None:
-        """Let it end, or end it."""
+        Args:
+            period: when to look.
+            is_stopped: looked at now and then; ends it.
+            learns: it has begun when each policy has learned something, not with the first frame.
+        """
+        began, since, first, newest = time.monotonic(), 0.0, 0.0, 0.0
+        while self.is_running and not is_stopped():
+            time.sleep(POLL_S)
+            told = self.status()
+            has_begun = told is not None and told["env_frames"] and (not learns or _has_learned(told))
+            if told is None or not has_begun:
+                if time.monotonic() - began > period.longest_start_s:
+                    return
+                continue
+            now = float(told["time"])
+            since = since or now
+            if now - since < period.warm_up_s or now == newest:
+                continue
+            first, newest = first or now, now
+            yield now, int(told["env_frames"])
+            if now - first >= period.measured_s:
+                return
+
+    def stop(self, limit_s: float) -> None:
+        """Let it end, or end it after so many seconds."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(STOP_S)
+            self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.process.kill()  # the guardian ends the rest
 
 
 @contextlib.contextmanager
 def started(
-    argv: Sequence[str], train_dir: Path, seconds: float, *, but: Sequence[str] = (), words: Sequence[str] = ()
+    argv: Sequence[str],
+    train_dir: Path,
+    period: Period,
+    stop_s: float,
+    *,
+    but: Sequence[str] = (),
+    words: Sequence[str] = (),
 ) -> Iterator[Trial]:
     """A run with the words of a command line, and others; it is stopped at the end.
 
     Args:
         argv: the words, without the program.
         train_dir: where its experiment is made anew.
-        seconds: that it may train at most.
+        period: in which it is looked at.
+        stop_s: for its end.
         but: options whose words are left out.
         words: in addition.
     """
@@ -82,7 +122,7 @@ def started(
         f"--experiment={NAME}",
         f"--train_dir={train_dir}",
         "--restart_behavior=overwrite",
-        f"--train_for_seconds={seconds:g}",
+        f"--train_for_seconds={sum(period) + 10.0:g}",
         "--train_for_env_steps=10000000000",
         "--decorrelate_experience_max_seconds=0",
         "--save_best_after=10000000000",
@@ -100,7 +140,19 @@ def started(
         try:
             yield trial
         finally:
-            trial.stop()
+            trial.stop(stop_s)
+
+
+def _has_learned(told: dict[str, Any]) -> bool:
+    return all(policy["train_steps"] for policy in told["policies"])
+
+
+def words_of(argv: Sequence[str], resolved: ResolvedConfig) -> list[str]:
+    """The words of a command line, and of config.json where its experiment goes on."""
+    if not resolved.resumed:
+        return list(argv)
+    options = json.loads(to_json(resolved.config))["options"]
+    return [f"--{name}={value}" for name, value in options.items()]
 
 
 def last_line(train_dir: Path) -> str:

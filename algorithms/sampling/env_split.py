@@ -32,7 +32,7 @@ from appo.envs.api import BatchEnv, Cuttable, Decorrelating, Decorrelation, Step
 
 
 class Requests(Protocol):
-    """Who is asked for the actions of a split."""
+    """Source of a split's actions."""
 
     num_policies: int  # those with a higher number are not asked
 

@@ -49,9 +49,6 @@ AT_ONCE_S = 0.5
 # No environment is built anew more often in the life of one actor: its seeds never come again.
 ATTEMPTS_PER_LIFE = 1_000_000
 
-# Clocks of processes that step environments, see `envs.vector.shared_rows`.
-_OF_PROCESSES = {"env_step": Timer.ACTOR_PROCESSES_STEP, "env_reset": Timer.ACTOR_PROCESSES_RESET}
-
 log = logging.getLogger(__name__)
 
 
@@ -162,10 +159,8 @@ class ActorWorker(Worker):
         for split in self.splits:
             tell_progress(split.env, int(self.arrays["run_env_frames"][0]))
             if isinstance(split.env, SubprocBatchEnv):
-                told = split.env.pop_timing()
-                for name, timer in _OF_PROCESSES.items():
-                    times, seconds = told[name]
-                    self.counters.add_time(timer, seconds, times)
+                times, seconds = split.env.pop_timing()["env_step"]
+                self.counters.add_time(Timer.ACTOR_PROCESSES_STEP, seconds, times)
 
     @staticmethod
     def _ring(bells: list[Doorbell], policies: NDArray[np.int32]) -> None:

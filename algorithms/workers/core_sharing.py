@@ -14,7 +14,8 @@ spread over both cores again, and it is long before that is tried once more.
 
 Several policies bring a learner each. Where these and all other processes are more than the cores, learners yield: an
 actor that waits for a core keeps its policy worker and, in the end, its learner waiting, and a learner whose batch is
-ready keeps nobody. For the same reason there are no more policy workers than cores, each for several policies.
+ready delays no other process. For the same reason there are no more policy workers than cores, each for several
+policies.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ LEARNERS_YIELD = 8  # niceness of several learners that share cores with those t
 _OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER") and timer not in PART_OF]
 
 
-def policies_per_worker(num_policies: int, device: str) -> int:
-    """So many policies each that policy workers which compute on the CPU are no more than its cores."""
-    return math.ceil(num_policies / len(usable_cores())) if device == "cpu" else 1
+def policies_per_worker(num_policies: int, workers_per_policy: int, device: str) -> int:
+    """Policies per policy worker, so that those which compute on the CPU do not outnumber its cores."""
+    cores = max(1, len(usable_cores()) // workers_per_policy)
+    return math.ceil(num_policies / cores) if device == "cpu" else 1
 
 
 def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:

@@ -78,8 +78,10 @@ class PolicyJob:
     device: str
 
     @classmethod
-    def of(cls, plan: RunPlan, index: int, seeds: dict[int, int]) -> PolicyJob:
-        """The work of one policy worker."""
+    def of(cls, plan: RunPlan, first: int, index: int) -> PolicyJob:
+        """The work of one policy worker; `first`: of the policies that it serves."""
+        policies = range(first, min(first + plan.workers.served_together, plan.sampling.num_policies))
+        seeds = {policy: plan.seeds.of(SeedKey.POLICY_WORKER, policy, index) for policy in policies}
         return cls(seeds, index, plan.workers.policy_workers_per_policy, plan.spec, plan.model, plan.device)
 
 

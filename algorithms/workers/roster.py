@@ -149,14 +149,7 @@ KINDS: dict[str, WorkerKind] = {
             workers.policy_workers_per_policy if sampling.policy == "learned" else 0,
             workers.served_together,
         ),
-        job=lambda plan, worker: PolicyJob.of(
-            plan,
-            worker.number,
-            {
-                policy: plan.seeds.of(SeedKey.POLICY_WORKER, policy, worker.number)
-                for policy in Roster.of(plan.sampling, plan.workers).policies_of(worker)
-            },
-        ),
+        job=lambda plan, worker: PolicyJob.of(plan, worker.policy, worker.number),
         rings=_rung_by_policy_worker,
         timers="POLICY",
         first_work=EventCounter.POLICY_BATCHES,

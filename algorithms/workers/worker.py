@@ -92,7 +92,7 @@ class WorkerBells:
         return [bell for worker, bell in self._others.items() if worker.kind == kind]
 
     def by_policy(self, kind: str, policies: int) -> list[Doorbell]:
-        """For each policy that of the worker of a kind that works for it, of which one is rung; empty: none is."""
+        """One doorbell per policy: its worker's. Empty if no worker of that kind is rung."""
         of_first = {worker.policy: bell for worker, bell in self._others.items() if worker.kind == kind}
         if not of_first:
             return []

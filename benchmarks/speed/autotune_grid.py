@@ -27,12 +27,12 @@ from rich.table import Table
 from appo.algorithms.config import TrainConfig, fitted, resolve
 from appo.algorithms.run.autotune import (
     BUDGET_S,
-    MOST_ITERATIONS_AT_A_TIME,
     SLOW_FRAMES_PER_S,
     Limits,
     Sizes,
     frames_per_second,
     search,
+    where_to_begin,
 )
 from appo.algorithms.run.session import profile_environment
 from appo.algorithms.sampling.config import available_cores
@@ -56,12 +56,12 @@ class Found(NamedTuple):
     @property
     def of_best(self) -> float:
         """Share of the best point's frames."""
-        return self.rates[self.chosen] / self.rates[self.best]
+        return self.rates[self.chosen] / max(self.rates[self.best], 1.0)
 
     @property
     def of_first(self) -> float:
         """Frames beside those without a search."""
-        return self.rates[self.chosen] / self.rates[self.first]
+        return self.rates[self.chosen] / max(self.rates[self.first], 1.0)
 
 
 def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
@@ -79,10 +79,7 @@ def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
 
 def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: float) -> Found:
     """Search, walk the grid, and measure what matters again."""
-    sampling, learning = config.sampling, config.learning
-    first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
-    most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * learning.trajectories_per_iteration)
-    limits = Limits(available_cores(), most)
+    first, limits = where_to_begin(config, available_cores())
     longest_s, began = 0.0, time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
 

@@ -154,7 +154,7 @@ def find_out(resolved: ResolvedConfig, options: Sequence[str], seconds: float, t
         arguments = (resolve_env(resolved.config.env.env), resolved.config.family, False)
         checked = launcher.run_once(check_environment, arguments, START_LIMIT, lambda: False)
         resolved, spec = fitted(resolved, checked.spec, checked.profile), checked.spec
-        config = resources.with_worker_counts(resolved.config, torch_device(resolved.config.run.device))
+        config = resources.with_pooled_policies(resolved.config, torch_device(resolved.config.run.device))
         # Step times differ from one moment to the next, and the run must not choose other options than the terms have.
         options = [*_chosen_words(resolved), *options]
         resources.check_memory(config, resources.sizes_of(config, spec))

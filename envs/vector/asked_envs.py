@@ -85,7 +85,8 @@ class AskedEnvs(ABC):
         return self._failures.pop(failed)
 
     def forget(self, envs: NDArray[np.int64]) -> None:
-        """Take the results of environments that have finished out of the list, whatever they are."""
+        """Take the results of those of these environments that have finished out of the list, whatever they are."""
+        envs = envs[self.rows.done[envs] >= self.rows.asked[envs]]
         self._pending[envs] = False
         self.take_infos(envs)
         for env in envs.tolist():

@@ -55,7 +55,7 @@ def start_process(process: BaseProcess) -> None:
     What Linux calls the parent, and tells children of when it ends, is the thread that started them.
     """
     if threading.current_thread() is threading.main_thread():
-        with undisturbed():
+        with withheld_from_new_processes():
             process.start()
     else:
         _lasting_thread_of(os.getpid()).call(process.start)
@@ -87,7 +87,7 @@ class _LastingThread:
 
 @functools.cache
 def _lasting_thread_of(pid: int) -> _LastingThread:
-    """That of this process, which is started when it is first needed; threads do not follow into a forked child."""
+    """The process starter of this process, made at the first call; threads do not follow into a forked child."""
     del pid
     return _LastingThread()
 

@@ -40,9 +40,6 @@ from appo.envs.vector.statistics import Aggregate, put_together
 
 # Kinds of rows.
 KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
-_USUAL = np.array(
-    [name == "active" for name in FLAGS]
-)  # flags of an agent in a step in which nothing particular happens
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ class VecEnv:
         self.observation_space, self.action_space = envs.spaces  # of one agent
         self._all = np.arange(self.num_envs)
         self._copies = copy
-        self._usual = _usual_flags(self.num_envs * self.num_agents)
+        self._ordinary_flags = _ordinary_flags(self.num_envs * self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
@@ -304,7 +301,7 @@ class VecEnv:
 
         episodes = self._episodes[envs]
         batch = self._as_batch(envs, taken, self._envs.rows.flags[:, rows], episodes, infos)
-        self._episodes[envs] = episodes
+        self._episodes[envs] = batch.episode_id
         return batch
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
@@ -315,8 +312,9 @@ class VecEnv:
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
         flags = flags.copy() if copies else flags
-        self._episodes = self._episodes.copy()  # the batch keeps this one
-        return self._as_batch(self._all.copy(), taken, flags, self._episodes, infos)
+        batch = self._as_batch(self._all.copy(), taken, flags, self._episodes.copy(), infos)
+        self._episodes[:] = batch.episode_id
+        return batch
 
     def _as_batch(
         self,
@@ -340,13 +338,13 @@ class VecEnv:
         is_first, _, active, terminated, truncated, crashed = [of_env[flag] for flag in range(len(FLAGS))]
         kind, finals = np.zeros(number, np.uint8), {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
-        if flags.tobytes() != (self._usual if number == self.num_envs else _usual_flags(flags.shape[1])):
+        if flags.tobytes() != (self._ordinary_flags if number == self.num_envs else _ordinary_flags(flags.shape[1])):
             ends = terminated | truncated
-            told = ends.tobytes()
-            if b"\1" in told:
+            ends_bytes = ends.tobytes()
+            if b"\1" in ends_bytes:
                 finals = {name: taken(array) for name, array in (steps.final_observations or {}).items()}
             begins: NDArray[np.bool_] = is_first
-            if self.num_agents > 1 or told != is_first.tobytes() or b"\1" in crashed.tobytes():
+            if self.num_agents > 1 or ends_bytes != is_first.tobytes() or b"\1" in crashed.tobytes():
                 kind, begins = _kinds(ends, is_first, crashed)
             episodes += begins
         return StepBatch(
@@ -421,7 +419,7 @@ class VecEnv:
             raise ClosedEnvironmentError("these environments are closed")
 
 
-def _usual_flags(rows: int) -> bytes:
+def _ordinary_flags(rows: int) -> bytes:
     """[FLAGS, rows] flags of agents in a step in which nothing particular happens."""
     return b"".join(bytes([name == "active"]) * rows for name in FLAGS)
 

@@ -84,8 +84,8 @@ def test_it_ends_when_its_time_is_over():
 def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_path, monkeypatch):
     begun = []
 
-    def tuned_words(argv, config, cores, is_stopped):
-        begun.append(config.sampling.num_envs_per_worker)
+    def tuned_words(argv, resolved, cores, is_stopped):
+        begun.append(resolved.config.sampling.num_envs_per_worker)
         raise ConfigError("enough")
 
     monkeypatch.setattr("appo.algorithms.run.autotune.tuned_words", tuned_words)

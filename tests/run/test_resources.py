@@ -17,7 +17,7 @@ from appo.algorithms.run.resources import (
     num_blocks,
     plan_of,
     sizes_of,
-    with_worker_counts,
+    with_pooled_policies,
     worker_specs,
 )
 from appo.algorithms.workers import core_sharing, placement
@@ -142,7 +142,7 @@ def test_policy_workers_serve_so_many_policies_that_they_are_no_more_than_the_co
 ):
     monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(cores)))
     options = [f"--num_policies={policies}", f"--policies_per_policy_worker={each}", "--policy_workers_per_policy=2"]
-    config = with_worker_counts(config_of(tmp_path, *options), device)
+    config = with_pooled_policies(config_of(tmp_path, *options), device)
     workers = [spec for spec in specs_of(config) if spec.worker.kind == POLICY_WORKER]
     assert [tuple(spec.job.seeds) for spec in workers] == [these for these in served for _ in range(2)]
     assert len({seed for spec in workers for seed in spec.job.seeds.values()}) == 2 * policies

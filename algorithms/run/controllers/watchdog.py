@@ -80,7 +80,7 @@ class StallDetector:
         Args:
             grace_s: how long the first frame may take.
             learns: there are policy versions to wait for.
-            policies_per_worker: for so many policies one policy worker answers.
+            policies_per_worker: policies served by one policy worker.
         """
         self._arrays = arrays
         self._timeout_s = timeout_s

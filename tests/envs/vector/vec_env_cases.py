@@ -85,6 +85,8 @@ class Echo(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGSEGV)
         if how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "pause":
+            time.sleep(1.0)
         if how == "sleep":
             time.sleep(3600)
         if how == "deaf":
