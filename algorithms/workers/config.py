@@ -34,8 +34,7 @@ class WorkersConfig:
     )
     default_niceness: int = option(
         0,
-        "Niceness of the workers; a higher one leaves more of the machine to other programs. The learners of several "
-        "policies get 8 more where they share CPU cores with the workers that sample",
+        "Niceness of the workers; a higher one leaves more of the machine to other programs",
         minimum=-20,
         maximum=19,
     )

@@ -12,10 +12,8 @@ actions is for all of them. Where the learner always has a batch, as in float32,
 times the frames. In bf16 the learner is faster, so that the actors on their one core let it starve (0.97): then all
 spread over both cores again, and it is long before that is tried once more.
 
-Several policies bring a learner each. Where these and all other processes are more than the cores, learners yield: an
-actor that waits for a core keeps its policy worker and, in the end, its learner waiting, and a learner whose batch is
-ready delays no other process. For the same reason there are no more policy workers than cores, each for several
-policies.
+Processes that share a core take turns, which costs more than it brings: where several policies compute on the CPU,
+there are no more policy workers than cores, each for several policies.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ from appo.utils.processes import move_to_cores, usable_cores
 LOOK_EVERY_S = 5.0
 _BUSY, _STARVED = 0.1, 0.25  # share of its time that a learner waits for batches: below, above
 TRY_AGAIN_S = 600.0
-LEARNERS_YIELD = 8  # niceness of several learners that share cores with those that sample
 _OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER") and timer not in PART_OF]
 
 
@@ -48,9 +45,7 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
     workers, policies = plan.workers, plan.sampling.num_policies
     niceness, on_cpu = workers.default_niceness, plan.device == "cpu"
     servers = roster.of_kind(POLICY_WORKER)
-    yields = on_cpu and policies > 1 and len(roster) > len(usable_cores())
-    learner_niceness = min(19, niceness + LEARNERS_YIELD) if yields else niceness
-    learner_place = place_torch_worker(workers.learner_threads, policies, learner_niceness)
+    learner_place = place_torch_worker(workers.learner_threads, policies, niceness)
     server_places = [place_torch_worker(workers.policy_worker_threads, len(servers), niceness)] * len(servers)
     is_pinned = workers.set_workers_cpu_affinity and plan.env.family.has_engine
     if servers and is_pinned and plan.sampler_only and on_cpu:

@@ -89,9 +89,9 @@ def test_what_is_wired_fits_the_sizes(tmp_path):
         bell.close()
 
 
-def specs_of(config, device="cpu"):
+def specs_of(config):
     folders = [config.run.checkpoint_dir(policy) for policy in range(config.sampling.num_policies)]
-    return worker_specs(plan_of(config, probe("CartPole-v1"), device, folders, Seeds(1, 0)))
+    return worker_specs(plan_of(config, probe("CartPole-v1"), "cpu", folders, Seeds(1, 0)))
 
 
 @pytest.fixture
@@ -125,31 +125,34 @@ def test_every_process_has_a_place_and_a_name_of_its_own_learners_first(all_spec
 
 
 @pytest.mark.parametrize(
-    ("policies", "cores", "device", "each", "served"),
+    ("policies", "workers_each", "cores", "device", "together", "served"),
     [
-        (1, 2, "cpu", 0, [(0,)]),
-        (2, 2, "cpu", 0, [(0,), (1,)]),
-        (3, 2, "cpu", 0, [(0, 1), (2,)]),
-        (4, 2, "cpu", 0, [(0, 1), (2, 3)]),
-        (4, 1, "cpu", 0, [(0, 1, 2, 3)]),
-        (4, 2, "cuda:0", 0, [(0,), (1,), (2,), (3,)]),
-        (4, 2, "cpu", 1, [(0,), (1,), (2,), (3,)]),
-        (4, 8, "cpu", 3, [(0, 1, 2), (3,)]),
+        (1, 1, 2, "cpu", 0, [(0,)]),
+        (2, 1, 2, "cpu", 0, [(0,), (1,)]),
+        (3, 1, 2, "cpu", 0, [(0, 1), (2,)]),
+        (4, 1, 2, "cpu", 0, [(0, 1), (2, 3)]),
+        (4, 1, 1, "cpu", 0, [(0, 1, 2, 3)]),
+        (4, 2, 2, "cpu", 0, [(0, 1, 2, 3)]),
+        (4, 2, 4, "cpu", 0, [(0, 1), (2, 3)]),
+        (4, 1, 2, "cuda:0", 0, [(0,), (1,), (2,), (3,)]),
+        (4, 1, 2, "cpu", 1, [(0,), (1,), (2,), (3,)]),
+        (4, 1, 8, "cpu", 3, [(0, 1, 2), (3,)]),
     ],
 )
 def test_policy_workers_serve_so_many_policies_that_they_are_no_more_than_the_cores(
-    tmp_path, monkeypatch, policies, cores, device, each, served
+    tmp_path, monkeypatch, policies, workers_each, cores, device, together, served
 ):
     monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(cores)))
-    options = [f"--num_policies={policies}", f"--policies_per_policy_worker={each}", "--policy_workers_per_policy=2"]
+    options = [f"--num_policies={policies}", f"--policies_per_policy_worker={together}"]
+    options += [f"--policy_workers_per_policy={workers_each}"]
     config = with_pooled_policies(config_of(tmp_path, *options), device)
     workers = [spec for spec in specs_of(config) if spec.worker.kind == POLICY_WORKER]
-    assert [tuple(spec.job.seeds) for spec in workers] == [these for these in served for _ in range(2)]
-    assert len({seed for spec in workers for seed in spec.job.seeds.values()}) == 2 * policies
+    assert [tuple(spec.job.seeds) for spec in workers] == [these for these in served for _ in range(workers_each)]
+    assert len({seed for spec in workers for seed in spec.job.seeds.values()}) == workers_each * policies
     roster = Roster.of(config.sampling, config.workers)
     for policy in range(policies):
         serving = roster.of_kind(POLICY_WORKER, policy)
-        assert [policy in roster.policies_of(worker) for worker in serving] == [True, True]
+        assert [policy in roster.policies_of(worker) for worker in serving] == [True] * workers_each
 
 
 def test_each_worker_rings_those_that_serve_it_and_whom_it_serves(tmp_path):
@@ -174,21 +177,6 @@ def test_each_worker_rings_those_that_serve_it_and_whom_it_serves(tmp_path):
     assert bells.by_policy(POLICY_WORKER, 4) == [first, first, second, second]
     for worker in shared.roster.ids:
         shared.bells.of(worker).close()
-
-
-@pytest.mark.parametrize(
-    ("policies", "device", "niceness", "expected"),
-    [(1, "cpu", 0, 0), (4, "cpu", 0, 8), (4, "cpu", 15, 19), (4, "cuda:0", 0, 0)],
-)
-def test_several_learners_yield_to_those_that_sample_where_they_share_cores(
-    tmp_path, monkeypatch, policies, device, niceness, expected
-):
-    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: [0, 1])
-    config = config_of(tmp_path, f"--num_policies={policies}", f"--default_niceness={niceness}")
-    found = {spec.worker.kind: spec.placement.niceness for spec in specs_of(config, device)}
-    assert found == {LEARNER: expected, POLICY_WORKER: niceness, ACTOR: niceness}
-    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(64)))
-    assert {spec.placement.niceness for spec in specs_of(config, device)} == {niceness}
 
 
 @pytest.mark.parametrize(
