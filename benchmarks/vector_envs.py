@@ -16,6 +16,7 @@ import contextlib
 import csv
 import functools
 import importlib.util
+import itertools
 import statistics
 import sys
 import time
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector.utils import batch_space
 from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.config import resolve as resolve_options
 from appo.envs.api import EnvContext
 from appo.envs.registry import ResolvedEnv, resolve
+from appo.envs.spaces import random_actions
 from appo.envs.vector.gymnasium_env import GymnasiumVectorEnv
 from appo.envs.vector.make import make_vec_env
 from appo.utils.options import ConfigError
@@ -38,6 +41,7 @@ from appo.utils.processes import limit_native_threads
 COLUMNS = ("way", "processes", "envs", "steps_per_s", "per_step_us", "expected_us", "note")
 SINGLE_CALLS = 1000
 WARM_UP_STEPS = 5
+DRAWN = 64  # batches of actions: constant ones would end many episodes early
 
 
 class Row(NamedTuple):
@@ -187,29 +191,25 @@ def _ours(env: ResolvedEnv, options: Any, number: int, processes: int, pause: fl
         where["start_method"] = "fork"
     with make_vec_env(env, number, options=options, seed=0, copy=True, **where) as vec:
         limit_native_threads()
-        rng = np.random.default_rng(0)
         agents = vec.num_agents
-        from appo.envs.spaces import random_actions
-
-        actions = random_actions(vec.spec.actions, rng, number * agents).reshape(number, agents, -1)
         vec.reset()
+        if how == "sync":
+            space = vec.action_space if agents == 1 else batch_space(vec.action_space, agents)
+            actions = _drawn(space, number)
+            yield functools.partial(_step_all, lambda: vec.step(next(actions)), number, pause)
+            return
+        rows = random_actions(vec.spec.actions, np.random.default_rng(0), DRAWN * number * agents)
+        drawn = itertools.cycle(rows.reshape(DRAWN, number, agents, -1))
 
         def run(seconds: float) -> tuple[int, float]:
             steps, began = 0, time.perf_counter()
-            if how == "sync":
-                flat = actions.reshape(number * agents, -1)
-                while time.perf_counter() - began < seconds:
-                    _pause(pause)
-                    vec.send_rows(flat)
-                    vec.recv(number)
-                    steps += number
-                return steps, time.perf_counter() - began
-            vec.send_rows(actions.reshape(number * agents, -1))
+            vec.send_rows(next(drawn).reshape(number * agents, -1))
             while time.perf_counter() - began < seconds:
                 batch = vec.recv()
                 steps += len(batch.env_ids)
                 _pause(pause)
-                vec.send_rows(actions[batch.env_ids].reshape(-1, actions.shape[-1]), batch.env_ids)
+                chosen = next(drawn)[batch.env_ids]
+                vec.send_rows(chosen.reshape(-1, chosen.shape[-1]), batch.env_ids)
             took = time.perf_counter() - began
             while vec._envs.num_pending:
                 vec.recv(vec.num_envs)
@@ -230,7 +230,9 @@ def _gymnasium_vector(name: str, factory: Callable[[int], Any], number: int, pro
 
     del processes
     functions = [functools.partial(factory, index) for index in range(number)]
-    return getattr(gymnasium.vector, name)(functions)
+    # As ours and stable-baselines3's: the step that ends an episode gives the first observation of the next one. In the
+    # default mode that takes a step more, in which nothing is simulated.
+    return getattr(gymnasium.vector, name)(functions, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
 
 
 def _step_all(step: Callable[[], Any], number: int, pause: float, seconds: float) -> tuple[int, float]:
@@ -243,16 +245,21 @@ def _step_all(step: Callable[[], Any], number: int, pause: float, seconds: float
     return steps, time.perf_counter() - began
 
 
+def _drawn(space: Any, number: int) -> Iterator[Any]:
+    """Actions for so many environments, `DRAWN` different ones again and again."""
+    batched = batch_space(space, number)
+    batched.seed(0)
+    return itertools.cycle([batched.sample() for _ in range(DRAWN)])
+
+
 @contextlib.contextmanager
 def _gymnasium(build: Callable[[int], Any], processes: int, pause: float) -> Iterator[Any]:
     vec = build(processes)
     number = vec.num_envs
     try:
-        vec.action_space.seed(0)
-        actions = vec.action_space.sample()
+        actions = _drawn(vec.single_action_space, number)
         vec.reset(seed=0)
-
-        yield functools.partial(_step_all, lambda: vec.step(actions), number, pause)
+        yield functools.partial(_step_all, lambda: vec.step(next(actions)), number, pause)
     finally:
         vec.close()
 
@@ -265,11 +272,9 @@ def _sb3(name: str, factory: Callable[[int], Any], number: int, pause: float) ->
     options = {"start_method": "fork"} if name == "SubprocVecEnv" else {}
     vec = getattr(vec_env, name)(functions, **options)
     try:
-        vec.action_space.seed(0)
-        actions = np.array([vec.action_space.sample() for _ in range(number)])
+        actions = _drawn(vec.action_space, number)
         vec.reset()
-
-        yield functools.partial(_step_all, lambda: vec.step(actions), number, pause)
+        yield functools.partial(_step_all, lambda: vec.step(next(actions)), number, pause)
     finally:
         vec.close()
 
@@ -280,10 +285,9 @@ def _envpool(name: str, number: int, pause: float) -> Iterator[Any]:
 
     pool = envpool.make_gymnasium(name, num_envs=number)
     try:
-        actions = np.array([pool.action_space.sample() for _ in range(number)])
+        actions = _drawn(pool.action_space, number)
         pool.reset()
-
-        yield functools.partial(_step_all, lambda: pool.step(actions), number, pause)
+        yield functools.partial(_step_all, lambda: pool.step(next(actions)), number, pause)
     finally:
         pool.close()
 
