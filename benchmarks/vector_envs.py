@@ -1,6 +1,7 @@
 """One environment, many in one process, many processes, and mixtures: how many steps per second does each way make?
 
     python -m benchmarks.vector_envs --env=CartPole-v1 --out=cartpole.csv --plot=cartpole.png [--num_envs=16]
+    python -m benchmarks.vector_envs --env=CartPole-v1 --ways='serial,SyncVectorEnv,DummyVecEnv' --turns=15
 
 Rows: reset and step of a single environment; the serial backend for 1, 2, 4 ... environments, beside what a straight
 line would say; every way to spread --num_envs environments over processes, stepped together (sync) and apart (async);
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [f"--env={args.env}", *family_words]
         options = resolve_options(words).config.family
         single = measure_single(env, options)
-        rows = [*single, *measure_ways(list(ways(env, options, args)), args.seconds, args.turns)]
+        rows = [*single, *measure_ways(_chosen(ways(env, options, args), args.ways), args.seconds, args.turns)]
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -159,6 +160,19 @@ def ways(env: ResolvedEnv, options: Any, args: argparse.Namespace) -> Iterator[W
     if importlib.util.find_spec("envpool"):
         with contextlib.suppress(Exception):  # it knows few environments
             yield Way("EnvPool", 0, number, functools.partial(_envpool, env.name, number, pause))
+
+
+def _chosen(found: Iterator[Way], names: str) -> list[Way]:
+    """The ways of these names.
+
+    Raises:
+        ConfigError: there is none of a name.
+    """
+    all_of_them, chosen = list(found), [name.strip() for name in names.split(",") if name.strip()]
+    known = {way.name for way in all_of_them}
+    if unknown := sorted(set(chosen) - known):
+        raise ConfigError(f"ways={', '.join(unknown)}: there are {', '.join(sorted(known))}")
+    return [way for way in all_of_them if not chosen or way.name in chosen]
 
 
 def measure_ways(found: list[Way], seconds: float, turns: int) -> list[Row]:
@@ -361,6 +375,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num_envs", type=int, default=16, help="environments that are spread over processes")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--turns", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--ways", default="", help="names of the ways to measure, separated by commas; empty: all")
     parser.add_argument("--policy_ms", type=float, default=0.0, help="time that each batch of actions takes")
     parser.add_argument("--out", default="", help="CSV file")
     parser.add_argument("--plot", default="", help="PNG file")
