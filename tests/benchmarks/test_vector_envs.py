@@ -12,7 +12,7 @@ def rows_of(path):
 
 def test_rows_and_files_of_an_environment_that_waits(tmp_path, capsys):
     """Steps of 1 ms and more, during which other processes go on."""
-    words = ["--env=synthetic_slow", "--num_envs=4", "--seconds=0.4", "--turns=1"]
+    words = ["--env=synthetic_slow", "--num_envs=4", "--seconds=0.2", "--turns=1"]
     ways = "serial,subproc sync,subproc async,SyncVectorEnv"
     files = [f"--out={tmp_path / 'rows.csv'}", f"--plot={tmp_path / 'rows.png'}"]
     assert main([*words, f"--ways={ways}", *files]) == 0

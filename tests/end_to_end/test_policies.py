@@ -43,11 +43,14 @@ def test_a_learner_that_stands_still_stops_only_its_own_policy(start, policies, 
 
 @pytest.mark.parametrize(
     ("workers_each", "expected"),
-    [(1, ["policy-0-0", "policy-2-0"]), (2, ["policy-0-0", "policy-0-1", "policy-2-0", "policy-2-1"])],
+    [
+        pytest.param(1, ["policy-0-0", "policy-2-0"], marks=pytest.mark.slow),
+        (2, ["policy-0-0", "policy-0-1", "policy-2-0", "policy-2-1"]),
+    ],
 )
 def test_policies_share_policy_workers_and_splits_that_cannot_be_dealt_evenly(start, workers_each, expected):
     options = ["--policies_per_policy_worker=2", f"--policy_workers_per_policy={workers_each}"]
-    run = start(*SMALL, "--num_policies=3", *options, "--train_for_env_steps=150000")
+    run = start(*SMALL, "--num_policies=3", *options, "--train_for_env_steps=100000")
     run.wait_for_training()
     assert sorted(name for name in run.tree() if name.startswith("policy")) == expected
     assert run.end() == 0, run.output

@@ -126,7 +126,7 @@ def learned_more_than_once(folder):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--num_policies=1"],
+        pytest.param(["--num_policies=1"], marks=pytest.mark.slow),
         pytest.param(["--num_policies=2"], marks=pytest.mark.slow),
         ["--num_policies=4"],
         ["--num_policies=2", "--pbt_mix_policies_in_one_env=False"],

@@ -25,6 +25,7 @@ def test_words_of_options_that_a_trial_sets_itself_are_left_out():
     assert without(words, ("benchmark", "train_dir", "experiment")) == ["--env=x", "--gamma=0.9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "kinds", "learns"),
     [

@@ -559,6 +559,7 @@ PROGRAM = """
     import numpy as np
     from appo.envs.vector.make import make_vec_env
     from tests.envs.vector.vec_env_cases import Echo
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts in the background
     if __name__ == "__main__":
         env = make_vec_env(functools.partial(Echo, sleep_s=0.01, script={(0, 3): "engine"}), 4,
                            backend="subproc", num_workers=2, start_method=sys.argv[1])
