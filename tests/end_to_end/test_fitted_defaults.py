@@ -95,6 +95,7 @@ def test_the_help_of_an_environment_that_does_not_start_says_why(walk):
     assert "Nobody" in run.output.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_data_are_younger_where_only_the_next_iteration_may_be_collected_meanwhile(walk):
     steps = 64  # of an iteration, which takes longer than collecting
     slow = ("--ppo_epochs=16", "--batch_size=256", "--num_batches_per_iteration=4", "--rollout=32")

@@ -41,6 +41,7 @@ def test_a_learner_that_stands_still_stops_only_its_own_policy(start, policies, 
     assert run.status()["faults"]["restarts"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers_each", "expected"),
     [

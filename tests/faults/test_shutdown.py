@@ -75,6 +75,7 @@ def test_outputs_are_compared_at_every_so_many_moments_of_training(tmp_path, mon
     assert [number for number, (trains, compares) in enumerate(compared) if trains and compares] == [0, 6]
 
 
+@pytest.mark.slow
 def test_real_runs_end_properly_at_random_moments(tmp_path, monkeypatch):
     # Fewer moments than a measurement takes, and earlier ones: starting is most of the time.
     monkeypatch.setattr(shutdown, "LAST_MOMENT_S", 6.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from appo.algorithms.run.autotune import Limits, Sizes, Tried, search
 from appo.algorithms.run.session import profile_environment
 from appo.train_appo import main
 from appo.utils.options import ConfigError
-from appo.utils.signals import StopSignals
+from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = Sizes(2, 2, 2)
@@ -92,10 +93,14 @@ def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_pa
     words = ["train_appo.py", "--env=Taxi-v4", f"--train_dir={tmp_path}", "--device=cpu", "--num_workers=2"]
     unfitted = resolve(words[1:])
     assert unfitted.needs_fitting
-    assert main([*words, "--autotune"]) == 2
-    assert begun == [
-        fitted(unfitted, *profile_environment(unfitted, StopSignals())).config.sampling.num_envs_per_worker
-    ]
+    handlers = {number: signal.getsignal(number) for number in MAIN_PROCESS_DECIDES}
+    try:
+        assert main([*words, "--autotune"]) == 2
+        profile = profile_environment(unfitted, StopSignals())
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert begun == [fitted(unfitted, *profile).config.sampling.num_envs_per_worker]
     assert begun[0] != unfitted.config.sampling.num_envs_per_worker
 
 
