@@ -26,7 +26,8 @@ from appo.algorithms.sampling.collector import Counted, EpisodeCollector, shares
 from appo.envs.api import BatchEnv
 from appo.envs.vector.make import vec_env_of
 from appo.envs.vector.shared_rows import rows_of_envs
-from appo.envs.vector.vec_env import StepBatch, VecEnv
+from appo.envs.vector.step_batch import StepBatch
+from appo.envs.vector.vec_env import VecEnv
 
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 

@@ -84,11 +84,11 @@ def num_blocks(config: TrainConfig, trajectories: int) -> int:
 
 def with_pooled_policies(config: TrainConfig, device: str) -> TrainConfig:
     """The configuration with the number of policies of each policy worker chosen where it is 0."""
-    if config.workers.policies_per_policy_worker:
-        return config
     workers = config.workers
+    if workers.policies_per_policy_worker:
+        return config
     together = policies_per_worker(config.sampling.num_policies, workers.policy_workers_per_policy, device)
-    return dataclasses.replace(config, workers=dataclasses.replace(config.workers, policies_per_policy_worker=together))
+    return dataclasses.replace(config, workers=dataclasses.replace(workers, policies_per_policy_worker=together))
 
 
 def sizes_of(config: TrainConfig, spec: EnvSpec) -> Sizes:

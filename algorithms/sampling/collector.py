@@ -17,7 +17,7 @@ from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.envs.api import EnvSpec
 from appo.envs.vector.shared_rows import rows_of_envs
-from appo.envs.vector.vec_env import KIND_RESTARTED, KIND_STEP, StepBatch
+from appo.envs.vector.step_batch import KIND_RESTARTED, KIND_STEP, StepBatch
 
 
 class Counted(NamedTuple):

@@ -28,7 +28,8 @@ from appo.envs.faults import Restarts
 from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.vec_env import KIND_STEP, StepBatch, VecEnv
+from appo.envs.vector.step_batch import KIND_STEP, StepBatch
+from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
 
 

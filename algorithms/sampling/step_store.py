@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from appo.algorithms.sampling.episodes import Episode
 from appo.envs.vector.shared_rows import action_width
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.vec_env import KIND_RESTARTED, KIND_STEP, StepBatch, VecEnv
+from appo.envs.vector.step_batch import KIND_RESTARTED, KIND_STEP, StepBatch
+from appo.envs.vector.vec_env import VecEnv
 
 PIECE = 64  # steps after which what an environment has gathered moves out of the common arrays
 

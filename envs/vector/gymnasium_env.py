@@ -12,7 +12,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.vec_env import KIND_STEP, StepBatch, VecEnv
+from appo.envs.vector.step_batch import KIND_STEP, StepBatch
+from appo.envs.vector.vec_env import VecEnv
 
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,29 +37,9 @@ from appo.envs.vector.errors import (
 from appo.envs.vector.shared_rows import FLAGS, RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
-
-# Kinds of rows.
-KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
+from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_flags
 
 log = logging.getLogger(__name__)
-
-
-class StepBatch(NamedTuple):
-    """Results of some environments. Arrays belong to the caller, unless the environments were made with `copy=False`:
-    then they may show the memory that the environments write, and hold until the next `send` or `reset` to them."""
-
-    env_ids: NDArray[np.int64]  # [n] ascending
-    obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
-    rewards: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    final_obs: dict[str, NDArray[Any]]  # where an episode ended; other rows hold anything. Empty: none has ended
-    infos: dict[int, dict[str, Any]]  # row of the batch (n * A) -> info with `true_reward` or `episode_extra_stats`
-    is_first: NDArray[np.bool_]  # `obs` is the first observation of an episode
-    is_active: NDArray[np.bool_]
-    frames: NDArray[np.int32]  # simulator frames of the step
-    episode_id: NDArray[np.int64]  # [n] number of the episode that `obs` belongs to, counted from 0 in each environment
-    kind: NDArray[np.uint8]  # [n] KIND_STEP, KIND_RESET or KIND_RESTARTED
 
 
 class VecEnv:
@@ -85,7 +65,7 @@ class VecEnv:
         self.observation_space, self.action_space = envs.spaces  # of one agent
         self._all = np.arange(self.num_envs)
         self._copies = copy
-        self._ordinary_flags = _ordinary_flags(self.num_envs * self.num_agents)
+        self._ordinary_flags = ordinary_flags(self.num_envs * self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
@@ -213,7 +193,7 @@ class VecEnv:
         """Step every environment once."""
         envs = self._ready_ids(None)
         self._space_rows.write_all_actions(actions, self._envs.rows.actions)
-        return self._whole_batch(self._all_done(lambda: self._envs.step_all(envs)))
+        return self._all_done(self._envs.step_all, envs)
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment, or read an attribute that is none; one result each."""
@@ -275,14 +255,16 @@ class VecEnv:
 
     def _receive_all(self) -> StepBatch:
         self._envs.wait_for_all(self._all)
-        return self._whole_batch(self._all_done(lambda: self._envs.collect(self._all)))
+        return self._all_done(self._envs.collect, self._all)
 
-    def _all_done(self, collect: Callable[[], dict[int, dict[str, Any]]]) -> dict[int, dict[str, Any]]:
-        """What collecting all gives; when that fails, nothing of the others is left to come."""
+    def _all_done(
+        self, collect: Callable[[NDArray[np.int64]], dict[int, dict[str, Any]]], envs: NDArray[np.int64]
+    ) -> StepBatch:
+        """The results of all; when one has failed, those of the others are not left to come."""
         try:
-            return collect()
+            return self._whole_batch(collect(envs))
         except EnvWorkerError:
-            self._envs.forget(self._all)
+            self._envs.forget(envs)
             raise
 
     def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
@@ -338,14 +320,14 @@ class VecEnv:
         is_first, _, active, terminated, truncated, crashed = [of_env[flag] for flag in range(len(FLAGS))]
         kind, finals = np.zeros(number, np.uint8), {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
-        if flags.tobytes() != (self._ordinary_flags if number == self.num_envs else _ordinary_flags(flags.shape[1])):
+        if flags.tobytes() != (self._ordinary_flags if number == self.num_envs else ordinary_flags(flags.shape[1])):
             ends = terminated | truncated
             ends_bytes = ends.tobytes()
             if b"\1" in ends_bytes:
                 finals = {name: taken(array) for name, array in (steps.final_observations or {}).items()}
             begins: NDArray[np.bool_] = is_first
             if self.num_agents > 1 or ends_bytes != is_first.tobytes() or b"\1" in crashed.tobytes():
-                kind, begins = _kinds(ends, is_first, crashed)
+                kind, begins = kinds_of(ends, is_first, crashed)
             episodes += begins
         return StepBatch(
             envs,
@@ -417,20 +399,3 @@ class VecEnv:
     def _require_open(self) -> None:
         if self._report is not None:
             raise ClosedEnvironmentError("these environments are closed")
-
-
-def _ordinary_flags(rows: int) -> bytes:
-    """[FLAGS, rows] flags of agents in a step in which nothing particular happens."""
-    return b"".join(bytes([name == "active"]) * rows for name in FLAGS)
-
-
-def _kinds(
-    ends: NDArray[np.bool_], is_first: NDArray[np.bool_], crashed: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """[n] kinds of rows, and [n] whether an episode begins in each environment."""
-    if ends.ndim > 1:
-        # One that comes late begins alone; an episode of the environment begins for all.
-        ends, is_first, crashed = (np.asarray(each) for each in (ends.any(1), is_first.all(1), crashed.any(1)))
-    kind = (is_first & ~ends).view(np.uint8) * KIND_RESET
-    kind[crashed] = KIND_RESTARTED
-    return kind, is_first

@@ -285,6 +285,8 @@ def test_serial_runs_with_one_seed_are_bit_identical(start, tmp_path):
         )
         assert run.end() == 0, run.output
         weights.append(run.saved().payload["model"])
+        told = json.loads((run.folder / "timing.json").read_text())["processes"]
+        assert [kind["name"] for kind in told] == ["driver"], "there are no other processes whose stages could be told"
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 

@@ -30,7 +30,7 @@ from appo.envs.vector.errors import (
 )
 from appo.envs.vector.make import make_vec_env, vec_env_of
 from appo.envs.vector.serial import SerialVecEnv
-from appo.envs.vector.vec_env import KIND_RESET, KIND_RESTARTED, KIND_STEP
+from appo.envs.vector.step_batch import KIND_RESET, KIND_RESTARTED, KIND_STEP
 from appo.utils.options import ConfigError
 from appo.utils.processes import is_alive
 from tests.envs.test_parallel_env_adapter import ScriptedParallel

@@ -1,0 +1,51 @@
+"""What a `VecEnv` gives: the results of some environments, and what kind of result each is.
+
+Letters:  n = environments of a batch,  A = agents of each. Arrays are [n, ...], or [n, A, ...] with several agents.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appo.envs.vector.shared_rows import FLAGS
+
+# Kinds of rows.
+KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
+
+
+class StepBatch(NamedTuple):
+    """Results of some environments. Arrays belong to the caller, unless the environments were made with `copy=False`:
+    then they may show the memory that the environments write, and hold until the next `send` or `reset` to them."""
+
+    env_ids: NDArray[np.int64]  # [n] ascending
+    obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: dict[str, NDArray[Any]]  # where an episode ended; other rows hold anything. Empty: none has ended
+    infos: dict[int, dict[str, Any]]  # row of the batch (n * A) -> info with `true_reward` or `episode_extra_stats`
+    is_first: NDArray[np.bool_]  # `obs` is the first observation of an episode
+    is_active: NDArray[np.bool_]
+    frames: NDArray[np.int32]  # simulator frames of the step
+    episode_id: NDArray[np.int64]  # [n] number of the episode that `obs` belongs to, counted from 0 in each environment
+    kind: NDArray[np.uint8]  # [n] KIND_STEP, KIND_RESET or KIND_RESTARTED
+
+
+def ordinary_flags(rows: int) -> bytes:
+    """[FLAGS, rows] flags of agents in a step in which nothing particular happens."""
+    return b"".join(bytes([name == "active"]) * rows for name in FLAGS)
+
+
+def kinds_of(
+    ends: NDArray[np.bool_], is_first: NDArray[np.bool_], crashed: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """[n] kinds of rows, and [n] whether an episode begins in each environment."""
+    if ends.ndim > 1:
+        # One that comes late begins alone; an episode of the environment begins for all.
+        ends, is_first, crashed = (np.asarray(each) for each in (ends.any(1), is_first.all(1), crashed.any(1)))
+    kind = (is_first & ~ends).view(np.uint8) * KIND_RESET
+    kind[crashed] = KIND_RESTARTED
+    return kind, is_first
