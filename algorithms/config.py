@@ -350,6 +350,8 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     run = dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
     if not env or _HELP & set(argv) or (only_resume and run.restart_behavior != "resume"):
         return Saved({}, ())
+    if "experiment" not in place and only_resume and cli.typed_word(argv, "benchmark") not in (None, "False"):
+        return Saved({}, ())  # what is measured is no experiment, unless one is named
     run.check_combinations()
     return read_saved(run.folder / CONFIG_FILE, env) or Saved({}, ())
 

@@ -281,6 +281,29 @@ class BadEnvDataError(EnvError):
     retryable = False  # another try would end the same way
 
 
+class RestartsUsedUp(EnvError):
+    """An environment failed, and was built anew as often as it may be."""
+
+    retryable = False  # the limit holds for what would try again, too
+
+    def __init__(
+        self,
+        env_index: int,
+        phase: str,
+        message: str,
+        context: EnvContext | None = None,
+        in_a_row: int = 1,
+        why: str = "",
+    ) -> None:
+        """`why`: the limit, in words."""
+        super().__init__(env_index, phase, message, context, in_a_row)
+        self.args = (*self.args, why)  # from which it is unpickled
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; {self.why}"
+
+
 class DifferentSpecError(EnvError):
     """An environment does not have the spec of the run it was built for. Another try would build the same."""
 

@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from appo.envs.api import ACTION_MASK, BadEnvDataError, EnvError, EnvSpec, MisfitError, StepArrays
+from appo.envs.api import ACTION_MASK, BadEnvDataError, EnvError, EnvSpec, MisfitError, RestartsUsedUp, StepArrays
 from appo.utils.files import cut_text
+from appo.utils.options import ConfigError
 
 # An environment that calls sys.exit has failed like one that raises.
 FAILURES = (Exception, SystemExit)
@@ -49,6 +50,60 @@ class FailureStreak:
         return self._in_a_row
 
 
+class Restarts(NamedTuple):
+    """What happens when environments fail, and how often: when one raises, and when a process of them ends or hangs.
+
+    The limits hold for the processes that take each other's place, and for all environments that raise in one process.
+    """
+
+    on: Literal["raise", "restart"] = "raise"
+    max_lifetime: int = 10  # of one process; -1: no limit
+    rate: int = 1  # within `per_seconds`; -1: no limit
+    per_seconds: float = 60.0
+
+    def check(self) -> None:
+        """Refuse what can have no meaning.
+
+        Raises:
+            ConfigError: names the field.
+        """
+        if self.on not in ("raise", "restart"):
+            raise ConfigError(f"Restarts(on={self.on!r}) is unknown; there are raise, restart")
+        for name in ("max_lifetime", "rate"):
+            if not isinstance(number := getattr(self, name), int) or number < -1:
+                raise ConfigError(f"Restarts({name}={number!r}) is no number of restarts; -1: no limit")
+        if not self.per_seconds > 0:
+            raise ConfigError(f"Restarts(per_seconds={self.per_seconds!r}) has to be above 0")
+
+
+class RestartQuota:
+    """How often one process may still be restarted."""
+
+    def __init__(self, restarts: Restarts) -> None:
+        self._restarts = restarts
+        self._times: list[float] = []
+        self.num_taken = 0
+
+    @property
+    def why(self) -> str:
+        """Why there is no restart, after `take` refused one."""
+        on, lifetime, rate, period = self._restarts
+        if on == "raise":
+            return ""
+        limits = f"max_lifetime={lifetime}, rate={rate}, per_seconds={period:g}"
+        return f"no restart is left of Restarts({limits}) after {self.num_taken}"
+
+    def take(self, now: float) -> bool:
+        """Use one restart, if there is one left at this time (in seconds)."""
+        on, lifetime, rate, period = self._restarts
+        self._times = [time for time in self._times if time > now - period]
+        is_allowed = on == "restart" and lifetime != self.num_taken and (rate < 0 or len(self._times) < rate)
+        if is_allowed:
+            self.num_taken += 1
+            self._times.append(now)
+        return is_allowed
+
+
 class FaultPolicy:
     """Decides about the failures of all environments of one process, counts them and logs them now and then."""
 
@@ -60,6 +115,7 @@ class FaultPolicy:
         count: Callable[[bool], None] = ignore,
         repairing: Callable[[], AbstractContextManager[Any]] = nullcontext,
         beat: Callable[[], bool] = go_on,
+        restarts: Restarts | None = None,
     ) -> None:
         """Begin with no failures.
 
@@ -70,12 +126,14 @@ class FaultPolicy:
             repairing: surrounds the recovery of an environment, which may take as long as building one.
             beat: called after each environment that was built or reset at the start, and while they are moved apart: a
                 sign of life; False: they are not needed any more.
+            restarts: how often in all; None: no limit.
         """
         self.max_rebuilds = max_rebuilds
         self.drops_bad_data = drops_bad_data
         self.count = count
         self._repairing = repairing
         self.beat = beat
+        self._quota = None if restarts is None else RestartQuota(restarts)
         self._num_failures = 0
         self._num_told = 0
         self._next_line = 0.0
@@ -107,7 +165,7 @@ class FaultPolicy:
         """Note a failure before the recovery from it.
 
         Raises:
-            EnvError: no recovery is allowed: bad data, other spaces, or too many failures in a row.
+            EnvError: no recovery is allowed: bad data, other spaces, too many failures in a row or in all.
         """
         is_bad_data = isinstance(failed, BadEnvDataError)
         may_recover = self.drops_bad_data if is_bad_data else getattr(failed, "retryable", True)
@@ -116,6 +174,9 @@ class FaultPolicy:
         if in_a_row > self.max_rebuilds:
             is_last = EnvError(failed.env_index, failed.phase, failed.message, failed.context, in_a_row)
             raise is_last from (failed.__cause__ or failed)
+        if self._quota is not None and not self._quota.take(time.monotonic()):
+            place = failed.env_index, failed.phase, failed.message, failed.context, in_a_row
+            raise RestartsUsedUp(*place, self._quota.why) from (failed.__cause__ or failed)
         self.count(is_bad_data)
         self._num_failures += 1
         if time.monotonic() >= self._next_line:
@@ -186,31 +247,3 @@ def _has_choice(out: StepArrays) -> np.ndarray:
 def _without_choice(out: StepArrays) -> np.ndarray:
     """[E] rows in which an agent acts and its mask allows nothing."""
     return ~_has_choice(out) & (out.active == 1) & (out.is_last == 0)
-
-
-class Restarts(NamedTuple):
-    """What happens when a process of environments ends or hangs, and how often."""
-
-    on: Literal["raise", "restart"] = "raise"
-    max_lifetime: int = 10  # of one process; -1: no limit
-    rate: int = 1  # within `per_seconds`; -1: no limit
-    per_seconds: float = 60.0
-
-
-class RestartQuota:
-    """How often one process may still be restarted."""
-
-    def __init__(self, restarts: Restarts) -> None:
-        self._restarts = restarts
-        self._times: list[float] = []
-        self.num_taken = 0
-
-    def take(self, now: float) -> bool:
-        """Use one restart, if there is one left at this time (in seconds)."""
-        on, lifetime, rate, period = self._restarts
-        self._times = [time for time in self._times if time > now - period]
-        is_allowed = on == "restart" and lifetime != self.num_taken and (rate < 0 or len(self._times) < rate)
-        if is_allowed:
-            self.num_taken += 1
-            self._times.append(now)
-        return is_allowed

@@ -255,11 +255,38 @@ def check_mask(observations: tuple[ObservationLeaf, ...], actions: tuple[ActionL
             )
 
 
+# By bytes of an integer.
+_UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_KINDS = {"biu": "whole numbers", "biuf": "numbers"}
+
+
+def _checked(actions: Any, kinds: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A batch of actions as an array.
+
+    Raises:
+        ValueError: it has another shape, or holds something else.
+    """
+    given = np.asarray(actions)
+    if given.shape != shape or given.dtype.kind not in kinds:
+        kind = given.dtype.name if given.dtype != object else type(actions).__name__
+        what = f"shape {given.shape} and type {kind}" if given.ndim else f"type {kind}"
+        raise ValueError(f"actions have {what}; expected shape {shape}, {_KINDS[kinds]}")
+    return given
+
+
+def _outside(given: np.ndarray, least: int, most: int) -> str:
+    return f"actions {_shortened(given)} are not all from {least} to {most}"
+
+
+def _shortened(given: np.ndarray) -> str:
+    return np.array2string(given, threshold=8, separator=", ").replace("\n", "")
+
+
 class _DiscretePart:
     """One column that holds an index -> int64."""
 
     def __init__(self, space: spaces.Discrete, column: int) -> None:
-        self._column, self._start = column, int(space.start)
+        self._column, self._start, self._size = column, int(space.start), int(space.n)
         self.leaves = (ActionLeaf("discrete", int(space.n)),)
 
     def batched(self, actions: np.ndarray) -> np.ndarray:
@@ -269,7 +296,12 @@ class _DiscretePart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        out[:, self._column] = actions if not self._start else np.asarray(actions) - self._start
+        given = _checked(actions, "biu", (len(out),))
+        index = given - self._start if self._start else given
+        # Below 0 is huge without a sign: one comparison instead of two.
+        if given.dtype.kind != "b" and index.view(_UNSIGNED[index.itemsize]).max() >= self._size:
+            raise ValueError(_outside(given, self._start, self._start + self._size - 1))
+        out[:, self._column] = index
 
 
 class _EntriesPart:
@@ -279,7 +311,7 @@ class _EntriesPart:
         self._space, self._shape = space, space.shape
         sizes = space.nvec.ravel() if isinstance(space, spaces.MultiDiscrete) else [2] * _entries(space.shape)
         self._start = getattr(space, "start", None)
-        self._columns = slice(column, column + len(sizes))
+        self._columns, self._sizes = slice(column, column + len(sizes)), np.asarray(sizes)
         self.leaves = tuple(ActionLeaf("discrete", int(size)) for size in sizes)
 
     def batched(self, actions: np.ndarray) -> np.ndarray:
@@ -289,8 +321,11 @@ class _EntriesPart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        indices = np.asarray(actions) if self._start is None else np.asarray(actions) - self._start
-        out[:, self._columns] = indices.reshape(len(out), -1)
+        given = _checked(actions, "biu", (len(out), *self._shape))
+        indices = (given if self._start is None else given - self._start).reshape(len(out), -1)
+        if ((indices < 0) | (indices >= self._sizes)).any():
+            raise ValueError(f"actions {_shortened(given)} are not all of {self._space}")
+        out[:, self._columns] = indices
 
 
 class _ContinuousPart:
@@ -315,7 +350,10 @@ class _ContinuousPart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        out[:, self._columns] = (np.asarray(actions).reshape(len(out), -1) - self._centre) / self._scale
+        given = _checked(actions, "biuf", (len(out), *self._space.shape))
+        if (least := given.min()) != least:
+            raise ValueError(f"actions {_shortened(given)} hold numbers that are none (NaN)")
+        out[:, self._columns] = (given.reshape(len(out), -1) - self._centre) / self._scale
 
 
 class _TuplePart:
@@ -332,6 +370,8 @@ class _TuplePart:
         return zip(*(part.rows(actions) for part in self._parts), strict=True)
 
     def store(self, actions: Any, out: np.ndarray) -> None:
+        if not isinstance(actions, tuple | list) or len(actions) != len(self._parts):
+            raise ValueError(f"actions are a {type(actions).__name__}; expected a tuple of {len(self._parts)} batches")
         for part, given in zip(self._parts, actions, strict=True):
             part.store(given, out)
 
@@ -350,6 +390,8 @@ class _DictPart:
         return [dict(zip(self._keys, row, strict=True)) for row in self._tuple.rows(actions)]
 
     def store(self, actions: Any, out: np.ndarray) -> None:
+        if not isinstance(actions, dict) or actions.keys() != set(self._keys):
+            raise ValueError(f"actions are a {type(actions).__name__}; expected a dict with {', '.join(self._keys)}")
         self._tuple.store([actions[key] for key in self._keys], out)
 
 
@@ -372,7 +414,11 @@ class ActionLayout:
 
     def store(self, actions: Any, out: np.ndarray) -> None:
         """The opposite of `batched`: write actions of the batched space into [E, W]; beyond their bounds they are
-        clipped when they are used."""
+        clipped when they are used.
+
+        Raises:
+            ValueError: they are not so many, of another kind, or no choice of the space.
+        """
         self._root.store(actions, out)
 
 

@@ -178,7 +178,8 @@ def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Seque
                 xytext=(row["all_env_frames"][source], objectives[source]),
                 arrowprops={"arrowstyle": "->", "color": f"C{source % 10}", "alpha": 0.7},
             )
-    panels[0].set_ylabel("objective; arrows: copies")
+    panels[0].set_ylabel("objective")
+    panels[0].set_title("arrows: from who is copied to who copies", fontsize="small", loc="right")
     panels[0].legend(fontsize="small")
     for panel, name in zip(panels[1:], changed, strict=True):
         for policy in first:
@@ -224,6 +225,8 @@ def main(argv: Sequence[str]) -> int:
             print(chosen.image)
         if chosen.replay is not None:
             steps = schedule_of(history, best if chosen.policy is None else chosen.policy)
+            if not chosen.replay.parent.is_dir():
+                raise PlotError(f"there is no folder {chosen.replay.parent} for --replay")
             atomic_write_json(chosen.replay, [step._asdict() for step in steps])
             print(chosen.replay)
     except (PlotError, OSError, ValueError) as error:  # ValueError: matplotlib's, of the image's format

@@ -1,6 +1,7 @@
 """Signals to a run: noted by the main process, and acted on by its loop. Every other process of a run ignores them.
 
-SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask it to end after saving, SIGUSR1 to save and go on. A second Ctrl+C ends at once.
+SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask it to end after saving, SIGUSR1 to save and go on. A second Ctrl+C ends at
+once.
 A terminal, a batch system or a service manager may send any of them to every process of a run at the same time.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -16,6 +18,8 @@ from types import FrameType
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 SAVING = signal.SIGUSR1
 MAIN_PROCESS_DECIDES = (*ENDING, SAVING)
+# A launcher may send its signal to the program and then to its group: that is one request.
+TOGETHER_S = 0.25
 # What a simulator's own launcher may send to its processes, which must not inherit that it is ignored.
 _LEFT_TO_SIMULATORS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,10 +31,12 @@ class StopSignals:
         """Install the handlers.
 
         Args:
-            end_at_once: called by a second SIGINT; must not return. None: the process ends.
+            end_at_once: called by a SIGINT that comes `TOGETHER_S` or more after the first signal; must not return.
+                None: the process ends.
         """
         self.received: signal.Signals | None = None
         self.saves_requested = 0
+        self._received_at = 0.0
         self.end_at_once = end_at_once or (lambda: os._exit(128 + signal.SIGINT))
         # Under nohup a closed terminal is no reason to end.
         noted = [number for number in ENDING if number != signal.SIGHUP or not _is_ignored(number)]
@@ -49,10 +55,10 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.received is not None and number == signal.SIGINT:
-            self.end_at_once()
         if self.received is None:
-            self.received = signal.Signals(number)
+            self.received, self._received_at = signal.Signals(number), time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._received_at >= TOGETHER_S:
+            self.end_at_once()
 
     def _note_save(self, number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -190,7 +190,12 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     cleanup.callback(_close, env)
     folders = [job.checkpoint_dir(policy) for policy in range(job.sampling.num_policies)]
     entrants = tournament.find_entrants(
-        folders, job.checkpoint_kind, job.best_metric, env.spec.scripted_players, job.options.tournament_players
+        folders,
+        job.checkpoint_kind,
+        job.best_metric,
+        env.spec.scripted_players,
+        job.options.tournament_players,
+        tournament.read_pool(job.folder),
     )
     rows = env.num_envs * env.spec.agents_per_env
     policies = tournament.load_entrants(entrants, job.model, env.spec, rows, job.device, action_seed)

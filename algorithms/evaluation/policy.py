@@ -24,7 +24,7 @@ from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import PolicyInference
-from appo.envs.api import ACTION_MASK, EnvSpec
+from appo.envs.api import ACTION_MASK, EnvSpec, MisfitError
 from appo.envs.contract import fitting_mask
 from appo.envs.spaces import ActionLayout, ObservationLayout
 from appo.utils.options import ConfigError
@@ -117,6 +117,8 @@ class LoadedPolicy:
     def _batch_size(self, observation: Any) -> tuple[int, bool]:
         value, space = observation, self.observation_space
         while isinstance(value, Mapping):
+            if not isinstance(getattr(space, "spaces", None), Mapping):
+                raise MisfitError("obs", f"of {space}", f"a dict with {', '.join(map(str, value))}")
             key = next(iter(space.spaces))
             value, space = value[key], space[key]
         shape = np.shape(value)

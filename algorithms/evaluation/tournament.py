@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.population.ratings import WinMatrix, elo_ratings
+from appo.algorithms.reporting.population_log import SELF_PLAY
 from appo.algorithms.sampling.config import RANDOM
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.match_results import MatchBook
@@ -38,6 +40,8 @@ TOURNAMENT = "tournament.json"
 MATCHES = 100  # of each pair, unless the user says how many
 MAX_ENVS = 16  # half of the rows are one player's: a forward pass for 8 costs little more than for one
 
+_MILESTONE = "@milestone_"
+
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +53,12 @@ class Entrants(NamedTuple):
 
 
 def find_entrants(
-    folders: Sequence[Path], kind: str, best_metric: str, scripts: Sequence[str], wanted: str = ""
+    folders: Sequence[Path],
+    kind: str,
+    best_metric: str,
+    scripts: Sequence[str],
+    wanted: str = "",
+    pool: Collection[str] | None = None,
 ) -> Entrants:
     """The newest checkpoint of each policy, its past selves, its milestones, and scripted players.
 
@@ -58,7 +67,9 @@ def find_entrants(
         kind: "latest" or "best", of the newest ones.
         best_metric: by which the best was picked.
         scripts: that the environment offers.
-        wanted: patterns of names, separated by commas; empty: all of them.
+        wanted: patterns of names, separated by commas; empty: all but past selves outside of the pool.
+        pool: names of the past selves that the run could meet last; others lie there as long as a checkpoint of that
+            time does. None: not known, so all.
 
     Raises:
         ConfigError: fewer than two take part, or a pattern fits nobody.
@@ -67,6 +78,9 @@ def find_entrants(
 
     def takes_part(name: str) -> bool:
         return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    def has_left(name: str) -> bool:
+        return not patterns and pool is not None and _MILESTONE not in name and name not in pool
 
     newest = [f"policy_{policy}" for policy in range(len(folders))]
     earlier = [_earlier(policy, folder) for policy, folder in enumerate(folders)]
@@ -78,11 +92,20 @@ def find_entrants(
     for name, folder, names in zip(newest, folders, earlier, strict=True):
         if takes_part(name):
             found[name] = _newest(folder, kind, best_metric)
-        found |= {name: path for name, path in names.items() if takes_part(name)}
+        found |= {name: path for name, path in names.items() if takes_part(name) and not has_left(name)}
     chosen = tuple(name for name in (RANDOM, *scripts) if takes_part(name))
     if len(found) + len(chosen) < 2:
         raise ConfigError(f"a tournament needs two players; there are {', '.join(everybody)}")
     return Entrants(found, chosen)
+
+
+def read_pool(folder: Path) -> list[str] | None:
+    """The players that self-play in this experiment's folder knew last; None: nothing tells."""
+    try:
+        players: list[str] = json.loads((folder / SELF_PLAY).read_text())["players"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return players
 
 
 def _newest(folder: Path, kind: str, best_metric: str) -> Path:
@@ -95,7 +118,7 @@ def _newest(folder: Path, kind: str, best_metric: str) -> Path:
 def _earlier(policy: int, folder: Path) -> dict[str, Path]:
     """Past selves and milestones of a policy by name, the oldest first."""
     found: dict[str, Path] = {}
-    for kind, mark in ((OPPONENT, "@"), ("milestone", "@milestone_")):
+    for kind, mark in ((OPPONENT, "@"), ("milestone", _MILESTONE)):
         for named in reversed(list_named(folder, kind)):
             train_step, frames = named.steps
             name = f"policy_{policy}{mark}{frames}"

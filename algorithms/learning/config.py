@@ -278,13 +278,14 @@ def changed(learning: LearningConfig, auxiliary: Any, values: Mapping[str, float
         ConfigError: one is unknown, decides about sizes, or is outside of its range.
     """
     options = changing_options(learning, auxiliary)
+    declared = {field.name for field in dataclasses.fields(learning)}
     for name, value in values.items():
         if name not in options:
-            raise ConfigError(f"{name} cannot change while training goes on; these can: {', '.join(sorted(options))}")
+            what = "cannot change while training goes on" if name in declared else "is no option"
+            raise ConfigError(f"{name} {what}; these can be changed: {', '.join(sorted(options))}")
         if not math.isfinite(value):
-            raise ConfigError(f"a change of hyperparameters sets {name}={value}; it has to be a finite number")
-        check_value(name, value, options[name].rule, "a change of hyperparameters")
-    declared = {field.name for field in dataclasses.fields(learning)}
+            raise ConfigError(f"{name}={value} has to be a finite number")
+        check_value(name, value, options[name].rule, "a change")
     own = {name: value for name, value in values.items() if name in declared}
     others = {name: value for name, value in values.items() if name not in own}
     result: LearningConfig = dataclasses.replace(learning, **dict[str, Any](own))

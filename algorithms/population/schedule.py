@@ -30,13 +30,15 @@ def read_schedule(path: str, check: Callable[[dict[str, float]], Any]) -> list[S
     """
     try:
         told = json.loads(Path(path).expanduser().read_text())
+        if not isinstance(told, list) or not told:
+            raise ValueError("it holds none")
         steps = [ScheduleStep(_frames(entry["env_frames"]), dict(entry["values"])) for entry in told]
     except OSError as error:
-        raise ConfigError(f"schedule_file={path} cannot be read: {error}") from error
+        raise ConfigError(f"schedule_file={path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"schedule_file={path} has to hold a list of objects such as "
-            f'{{"env_frames": 0, "values": {{"learning_rate": 1e-4}}}}: {error!r}'
+            f'{{"env_frames": 0, "values": {{"learning_rate": 1e-4}}}}: {_in_words(error)}'
         ) from error
     for step in steps:
         require_numbers(step.values, f"schedule_file={path}")
@@ -54,6 +56,12 @@ def values_at(steps: Sequence[ScheduleStep], env_frames: int) -> dict[str, float
         if step.env_frames <= env_frames:
             values |= step.values
     return values
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"an object has no {error.args[0]!r}"
+    return str(error)
 
 
 def _frames(value: Any) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from appo.algorithms.population.tuned import require_numbers
+from appo.algorithms.population.tuned import require_numbers, reward_weights
 from appo.utils.options import ConfigError
 
 
@@ -39,6 +39,11 @@ def read_start_values(
         )
     for policy, values in enumerate(told):
         require_numbers(values, f"pbt_start_values={path}, policy {policy},")
+        if weights := sorted(reward_weights(values)):
+            raise ConfigError(
+                f"pbt_start_values={path}, policy {policy}: {weights[0]} is a weight of rewards, which "
+                "begins as the environment says and is changed by mutations; leave it out"
+            )
         try:
             check(values)
         except ConfigError as error:

@@ -166,8 +166,12 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
         resolved: what they come to.
         cores: of this machine.
         is_stopped: looked at now and then; nothing is chosen when it holds.
+
+    Raises:
+        ConfigError: there is no place for what is found.
     """
     config, words = resolved.config, words_of(argv, resolved)
+    result_file(config, "autotune")
     typed = [name for name in OPTIONS if name in resolved.typed]
     first, limits = where_to_begin(config, cores, typed)
     deadline = time.monotonic() + BUDGET_S
@@ -179,7 +183,8 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
             began = time.monotonic()
             found = frames_per_second(words, sizes, Path(folder), is_stopped)
             longest = max(longest, time.monotonic() - began)
-            print(f"autotune: {' '.join(sizes.words)}: {found:,.0f} frames per second", flush=True)
+            if not is_stopped():
+                print(f"autotune: {' '.join(sizes.words)}: {found:,.0f} frames per second", flush=True)
             return found
 
         def has_time() -> bool:

@@ -18,6 +18,7 @@ from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines
 from appo.algorithms.run.trial import Period, is_option, last_line, result_file, started, words_of
 from appo.utils.files import atomic_write_json
+from appo.utils.options import ConfigError
 
 WARM_UP_S, MEASURED_S, WINDOW_S = 10.0, 50.0, 5.0
 LONGEST_START_S = 120.0
@@ -41,9 +42,17 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
         argv: the words of the command line, without the program.
         resolved: what they come to.
         is_stopped: looked at now and then; then what was measured until then counts.
+
+    Raises:
+        ConfigError: there is nothing to measure in, or no place for what is found.
     """
     config = resolved.config
+    path = result_file(config, "benchmark")
     is_typed = any(is_option(word, "train_for_seconds") for word in argv)
+    if is_typed and config.run.train_for_seconds < 1.0:
+        raise ConfigError(
+            f"train_for_seconds={config.run.train_for_seconds:g} is too short to measure anything in; nearest: 1"
+        )
     period = Period(WARM_UP_S, config.run.train_for_seconds if is_typed else MEASURED_S, LONGEST_START_S)
     looks, memory_mb = [], 0.0
     with tempfile.TemporaryDirectory(prefix="appo-benchmark-", ignore_cleanup_errors=True) as name:
@@ -54,20 +63,23 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
                 memory_mb = max(memory_mb, _memory_mb(trial.process.pid))
         tree = _tree_of(trial.folder / TIMING_FILE)
         if len(looks) < 2 or looks[-1][0] == looks[0][0]:
-            if not is_stopped():
-                print(f"benchmark: nothing was measured; the run said last: {last_line(folder)}", flush=True)
+            said = "it was stopped before" if is_stopped() else f"the run said last: {last_line(folder)}"
+            print(f"benchmark: nothing was measured; {said}", flush=True)
             return EXIT_FAILED
     rates = rates_of(looks)
-    windows = f"{rates.lowest:,.0f} .. {rates.highest:,.0f} in windows of {WINDOW_S:g} s"
+    windows = f" ({rates.lowest:,.0f} .. {rates.highest:,.0f} in windows of {WINDOW_S:g} s)"
+    is_short = rates.seconds < min(WINDOW_S, period.measured_s) or is_stopped()
     print(
-        f"benchmark: {config.env.env}: {rates.mean:,.0f} frames per second ({windows}) over {rates.seconds:.0f} s; "
+        f"benchmark: {config.env.env}: {rates.mean:,.0f} frames per second"
+        f"{windows if rates.seconds >= 2 * WINDOW_S else ''} over {rates.seconds:.0f} s"
+        f"{', stopped early' if is_short else ''}; "
         f"{memory_mb:,.0f} MB resident, where memory that processes share counts in each"
     )
+    print("where the time went, the start and the warm-up included:")
     for line in in_lines(tree):
         print(line)
-    path = result_file(config, "benchmark")
     content: dict[str, Any] = {"env": config.env.env, "options": list(argv), "frames_per_s": rates._asdict()}
-    content |= {"resident_mb": memory_mb, "processes": [kind.as_json() for kind in tree]}
+    content |= {"stopped_early": is_short, "resident_mb": memory_mb, "processes": [kind.as_json() for kind in tree]}
     atomic_write_json(path, content, durable=False)
     print(f"benchmark: saved as {path}", flush=True)
     return 0

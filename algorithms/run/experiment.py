@@ -166,6 +166,15 @@ class Experiment:
             self._record[self.config_file] = saved  # until `accept`
             self.is_proven = _same_but_for_run(saved, resolved.config)
         self._write_record(list(self._record))
+        numbers = (path.name.removeprefix("checkpoint_p") for path in self.folder.glob("checkpoint_p*"))
+        left_out = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= self._num_policies)
+        if left_out:
+            log.warning(
+                "num_policies=%d leaves out policies %s of this experiment; their checkpoints stay, their frames do "
+                "not count",
+                self._num_policies,
+                ", ".join(map(str, left_out)),
+            )
 
     def _write_record(self, paths: list[Path]) -> None:
         self.log_dir.mkdir(parents=True, exist_ok=True)

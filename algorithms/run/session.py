@@ -262,5 +262,6 @@ def _fail(cause: str) -> int:
 
 
 def _end_at_once(launcher: ProcessLauncher) -> None:
+    print("interrupted again: ended at once, nothing more is saved", file=sys.stderr, flush=True)
     launcher.kill_everything()
     os._exit(128 + signal.SIGINT)

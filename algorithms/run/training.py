@@ -65,7 +65,8 @@ def train(
     if code == _REFUSED:
         raise ConfigError(lines[-1].removeprefix("train_appo.py: ") if lines else "refused")
     if code == 1 or code < 0:
-        raise TrainingFailed("\n".join(list(lines)[-20:]))
+        said = list(lines)[-20:]
+        raise TrainingFailed("\n".join([said[-1], "", "Its last lines:", *said]) if said else "it said nothing")
     folder = Path(train_dir).expanduser() / str(options.get("experiments_root", "")) / experiment
     path = folder / "summary.json"
     return TrainingResult(folder, json.loads(path.read_text()) if path.is_file() else {}, code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.algorithms.config import ResolvedConfig, TrainConfig, to_json
+from appo.utils.options import ConfigError
 
 POLL_S = 0.1
 NAME = "tried"
@@ -162,10 +164,19 @@ def last_line(train_dir: Path) -> str:
 
 
 def result_file(config: TrainConfig, what: str) -> Path:
-    """Where what was found out about an environment is kept, beside the experiments."""
+    """Where what was found out about an environment is kept, beside the experiments.
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
     name = re.sub(r"[^\w.-]+", "_", config.env.env)
     path = Path(config.run.train_dir).expanduser() / f"{what}_{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"train_dir={config.run.train_dir} cannot be made: {error.strerror}") from error
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"train_dir={config.run.train_dir} cannot be written to")
     return path
 
 

@@ -109,8 +109,9 @@ class EpisodeBatch(Sequence[Episode]):
         return found | {"lengths": self.lengths, "env_ids": self.env_ids}
 
     def save(self, path: Path | str) -> Path:
-        """Write `arrays` into an `.npz` file."""
-        path = Path(path).with_suffix(".npz")
+        """Write `arrays` into an `.npz` file, which is added to a name without; the file's path."""
+        path = Path(path)
+        path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: Mapping[str, Any] = self.arrays()
         np.savez_compressed(path, **arrays)

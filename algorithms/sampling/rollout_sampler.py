@@ -24,6 +24,7 @@ from appo.algorithms.sampling.collector import EpisodeCollector
 from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
 from appo.algorithms.sampling.sampler_policies import CallablePolicy, ConstantPolicy, RandomPolicy, SamplerPolicy
 from appo.algorithms.sampling.step_store import StepStore
+from appo.envs.api import EnvSpec
 from appo.envs.faults import Restarts
 from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.shared_rows import rows_of_envs
@@ -54,7 +55,13 @@ class SamplerRecipe:
         Args:
             policy: see `RolloutSampler`.
             progress: show a bar, where there is a terminal.
+
+        Raises:
+            ConfigError: a limit can have no meaning, or see `make_vec_env`.
         """
+        for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ConfigError(f"{name}={value!r} has to be at least {least}, or None")
         workers = (psutil.cpu_count(logical=False) or 1) if self.num_workers is None else self.num_workers
         number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
         processes: dict[str, Any] = {"backend": "serial"}
@@ -69,7 +76,11 @@ class SamplerRecipe:
             options=self.options,
             **processes,
         )
-        return RolloutSampler(env, policy, recipe=self, progress=progress)
+        try:
+            return RolloutSampler(env, policy, recipe=self, progress=progress)
+        except BaseException:
+            env.close()
+            raise
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,8 @@ class RolloutSampler:
         self._space_rows = SpaceRows((env.observation_space, env.action_space), env.spec)
         self.restored = self._space_rows.restored
         """Arrays of observations by name -> a batch of the observation space."""
+        if policy is None:
+            raise TypeError("None cannot act: 'random', an action, a function of observations, or a loaded policy can")
         self._policies: list[SamplerPolicy]
         self.update_policy(policy, 0)
         self._shows_progress = progress and sys.stderr.isatty()
@@ -168,6 +181,7 @@ class RolloutSampler:
         Short episodes end first, so they are preferred: what is measured of them is biased where length and return go
         together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call.
         """
+        _require_count("num_steps", num_steps)
         frames, aborted = self._begin("samples")
         taken: list[Episode] = []
         steps = 0
@@ -193,6 +207,9 @@ class RolloutSampler:
             n_per_env: episodes.
             max_episode_length: steps after which an episode is cut; None: as the recipe says.
         """
+        _require_count("n_per_env", n_per_env)
+        if max_episode_length is not None:
+            _require_count("max_episode_length", max_episode_length)
         self._restart(np.full(self.env.num_envs, n_per_env))
         frames, aborted = self._collector.frames, self._collector.aborted
         episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
@@ -205,6 +222,7 @@ class RolloutSampler:
 
     def stream(self, fragment_len: int) -> Iterator[Episode]:
         """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other."""
+        _require_count("fragment_len", fragment_len)
         while True:
             self._begin("stream")
             yield from [episode for episode in self._receive(fragment_len=fragment_len) if self._is_new_enough(episode)]
@@ -333,15 +351,31 @@ class RolloutSampler:
                 raise TypeError(f"{policy!r} is no policy; by name there is 'random'")
             return RandomPolicy(self.env.spec, self.env.num_envs, self.recipe.seed + env)
         if isinstance(policy, SamplerPolicy):
+            if (known := getattr(policy, "spec", None)) is not None and _layout(known) != _layout(self.env.spec):
+                raise TypeError(
+                    f"a policy for observations and actions {_layout(known)} cannot act in these environments, which "
+                    f"have {_layout(self.env.spec)}"
+                )
             return policy
-        if isinstance(policy, int | float | np.ndarray | list | tuple):
-            return ConstantPolicy(policy)
+        if isinstance(policy, int | float | np.number | np.ndarray | list | tuple):
+            return ConstantPolicy(policy, self.env.spec.actions)
         if callable(policy):
             return CallablePolicy(policy, self._space_rows.stored)
         raise TypeError(f"{policy!r} cannot act")
 
     def _progress(self, unit: str, total: int) -> _Progress:
         return _Progress(unit, total if self._shows_progress else None)
+
+
+def _layout(spec: EnvSpec) -> tuple[Any, ...]:
+    """What a network has to fit to."""
+    observations = tuple((leaf.name, leaf.shape) for leaf in spec.observations)
+    return observations, tuple((leaf.kind, leaf.size) for leaf in spec.actions)
+
+
+def _require_count(name: str, value: Any) -> None:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
 
 
 class _Progress:

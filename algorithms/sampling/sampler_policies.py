@@ -5,13 +5,14 @@ Letters:  n = environments of a batch,  A = agents of each,  R = n * A agent row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appo.envs.api import ACTION_MASK, EnvSpec
+from appo.envs.api import ACTION_MASK, ActionLeaf, EnvSpec
 from appo.envs.spaces import random_actions
 
 
@@ -56,9 +57,24 @@ class RandomPolicy:
 class ConstantPolicy:
     """Always takes the same action."""
 
-    def __init__(self, action: Any) -> None:
-        """`action`: [W] numbers in policy units, or one number."""
+    def __init__(self, action: Any, leaves: tuple[ActionLeaf, ...]) -> None:
+        """Of a space.
+
+        Args:
+            action: [W] numbers in policy units, or one number.
+            leaves: the action space.
+
+        Raises:
+            ValueError: it is no action of this space.
+        """
         self._action = np.atleast_1d(np.asarray(action, np.float32))
+        sizes = [size for leaf in leaves for size in ([leaf.size] if leaf.kind == "discrete" else [0] * leaf.size)]
+        if self._action.shape != (len(sizes),):
+            raise ValueError(f"the action {action!r} has {self._action.size} numbers; {len(sizes)} are needed")
+        for number, size in zip(self._action.tolist(), sizes, strict=True):
+            if not (math.isfinite(number) if not size else number in range(size)):
+                wanted = f"a whole number from 0 to {size - 1}" if size else "a finite number"
+                raise ValueError(f"the action {action!r} holds {number:g}; {wanted} is needed")
 
     def act_rows(
         self, rows: NDArray[np.int64], observations: Mapping[str, NDArray[Any]], is_first: NDArray[np.bool_]

@@ -21,7 +21,7 @@ import numpy as np
 
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvSpec
 from appo.envs.contract import reported
-from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy
+from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, Restarts
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.channel import ChannelClosed, ChildChannel
 from appo.envs.vector.errors import Failure
@@ -54,6 +54,11 @@ class ChildFaults(NamedTuple):
 
     max_rebuilds: int  # in a row
     drops_bad_data: bool
+    restarts: Restarts | None = None  # in all; None: without a limit
+
+    def policy(self, count: Callable[[bool], None]) -> FaultPolicy:
+        """That does so, and tells of each failure that is survived, see `FaultPolicy`."""
+        return FaultPolicy(self.max_rebuilds, drops_bad_data=self.drops_bad_data, count=count, restarts=self.restarts)
 
 
 @dataclass
@@ -173,11 +178,11 @@ class Child:
         job = self._job
         faults: FaultPolicy | None = self._recorder
         if job.faults is not None:
-            faults = FaultPolicy(job.faults.max_rebuilds, drops_bad_data=job.faults.drops_bad_data, count=self._count)
+            faults = job.faults.policy(self._count)
         try:
             self._batch = make_batch_env(job.env, job.options, job.contexts, faults, job.spec)
         except FAILURES as error:
-            self._send(Failed(Failure.of(error, job.first, "make")))
+            self._send(Failed(Failure.of(error, job.first + getattr(error, "env_index", 0), "make")))
             return 1
         if job.single_thread:
             processes.limit_native_threads()

@@ -85,6 +85,7 @@ class EnvProcess:
         self.done_at_end = -1  # steps that had been done when it last ended
         self.done_at_look, self.progress_at = -1, 0.0  # steps, and when their number was last seen to grow
         self.end: tuple[int | None, str] = (None, "has not been started")
+        self.why = ""  # it was not restarted
         self.mark = ""
         self.process: Any = None
         self.channel: ParentChannel
@@ -93,6 +94,7 @@ class EnvProcess:
         self.poll = select.poll()  # of this process alone
         self.is_ready = self.has_ended = self.is_closed = False
         self.failure: Failure | None = None  # as it told before it ended
+        self.late: tuple[list[int], float] | None = None  # environments for which it was killed, and their limit (s)
         self.deadline = 0.0  # by which it is ready
         self.waiting: list[bytes] = []  # messages until it is
 
@@ -557,7 +559,7 @@ class EnvProcesses(AskedEnvs):
         worker.process.join(KILLED_S)
         code = worker.process.exitcode
         kill_marked(worker.mark)
-        how = processes.describe_exit(code)
+        how = processes.describe_exit(code) if worker.late is None else f"was killed after {worker.late[1]:g} s"
         envs = worker.slice
         for request, asked in self._asked_of.items():
             if asked is worker:
@@ -568,6 +570,7 @@ class EnvProcesses(AskedEnvs):
         if self._segment is None or not self._may_restart(worker):
             self._pending[envs] = False
             self._raise_end(worker)
+        worker.late = None
         self.settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
         rows = self.rows
@@ -590,13 +593,21 @@ class EnvProcesses(AskedEnvs):
         done = int(self.rows.done[worker.slice].sum())
         worker.in_a_row = worker.in_a_row + 1 if done == worker.done_at_end else 1
         worker.done_at_end = done
-        return worker.in_a_row <= MOST_IN_A_ROW and worker.quota.take(time.monotonic())
+        if worker.in_a_row > MOST_IN_A_ROW:
+            worker.why = f"it is the {worker.in_a_row}th time without a step in between"
+            return False
+        if not worker.quota.take(time.monotonic()):
+            worker.why = worker.quota.why
+            return False
+        return True
 
     def _raise_end(self, worker: EnvProcess) -> None:
         if worker.failure is not None:
             raise EnvWorkerError.of(worker.failure, worker.worker)
+        if worker.late is not None:
+            raise EnvTimeout(*worker.late, "their step" if worker.is_ready else "being built", worker.why)
         code, how = worker.end
-        raise EnvWorkerDied(list(worker.envs), worker.worker, code, how)
+        raise EnvWorkerDied(list(worker.envs), worker.worker, code, f"{how}; {worker.why}" if worker.why else how)
 
     def _mark_restarted(self, envs: NDArray[np.int64]) -> None:
         restarted = envs[self._restarted[envs]]
@@ -623,6 +634,7 @@ class EnvProcesses(AskedEnvs):
             if settings.restarts.on == "raise":
                 raise EnvTimeout(late, limit, "their step" if worker.is_ready else "being built")
             log.warning("environments %s took more than %g s: their process is killed", in_words(late), limit)
+            worker.late = late, limit
             send_signal(worker.pid, signal.SIGKILL)
 
     def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float]:

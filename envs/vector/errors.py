@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from appo.envs.api import EnvError
+from appo.envs.api import EnvError, RestartsUsedUp
 
 
 class VecEnvError(RuntimeError):
@@ -29,13 +29,14 @@ class ClosedEnvironmentError(VecEnvError):
 class EnvTimeout(VecEnvError):
     """Environments did not answer in time."""
 
-    def __init__(self, env_ids: Sequence[int], waited_s: float, what: str = "their step") -> None:
-        """`waited_s`: seconds."""
-        super().__init__(list(env_ids), waited_s, what)
-        self.env_ids, self.waited_s, self.what = list(env_ids), waited_s, what
+    def __init__(self, env_ids: Sequence[int], waited_s: float, what: str = "their step", why: str = "") -> None:
+        """`waited_s`: seconds; `why`: there is no restart."""
+        super().__init__(list(env_ids), waited_s, what, why)
+        self.env_ids, self.waited_s, self.what, self.why = list(env_ids), waited_s, what, why
 
     def __str__(self) -> str:
-        return f"environments {in_words(self.env_ids)} did not finish {self.what} within {self.waited_s:g} s"
+        late = f"environments {in_words(self.env_ids)} did not finish {self.what} within {self.waited_s:g} s"
+        return f"{late}; {self.why}" if self.why else late
 
 
 class EnvWorkerDied(VecEnvError):
@@ -92,9 +93,8 @@ class Failure(NamedTuple):
         known = error if isinstance(error, EnvError) else None
         cause = (known.__cause__ if known is not None else None) or error
         text = "".join(traceback.format_exception(cause))
-        return cls(
-            env_id, known.phase if known else phase, type(cause).__name__, str(cause), text, _pickled(cause), known
-        )
+        told = f"{cause}; {known.why}" if isinstance(known, RestartsUsedUp) else str(cause)
+        return cls(env_id, known.phase if known else phase, type(cause).__name__, told, text, _pickled(cause), known)
 
     def cause(self) -> BaseException | None:
         """The exception itself, as far as this process can build it."""

@@ -27,8 +27,11 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         """Over environments of a single agent.
 
         Raises:
+            TypeError: it is no `VecEnv`.
             ValueError: they have several, or begin an episode one step late, as vectorised ones do.
         """
+        if not isinstance(env, VecEnv):
+            raise TypeError(f"{env!r} is no VecEnv; make_vec_env makes one")
         if env.num_agents > 1:
             raise ValueError(f"Gymnasium's interface is for one agent; these environments have {env.num_agents}")
         if not env.steps_apart:

@@ -56,7 +56,7 @@ class LocalEnvs(AskedEnvs):
         survived: list[bool] = []
         policy: FaultPolicy | None = recorder
         if faults is not None:
-            policy = FaultPolicy(faults.max_rebuilds, drops_bad_data=faults.drops_bad_data, count=survived.append)
+            policy = faults.policy(survived.append)
         try:
             made = cls(make_batch_env(env, options, contexts, policy), recorder)
         except FAILURES as error:

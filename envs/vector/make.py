@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from appo.envs.api import BatchEnv, EnvContext
 from appo.envs.faults import Restarts
 from appo.envs.registry import ResolvedEnv, call_factory, factory_family, resolve
@@ -76,7 +78,17 @@ def make_vec_env(
         raise ConfigError(
             f"batch_size={batch_size} of {number} environments; nearest: {min(max(1, batch_size), number)}"
         )
-    child_faults = ChildFaults(MOST_IN_A_ROW, drops_bad_data=True) if restarts.on == "restart" else None
+    if not isinstance(restarts, Restarts):
+        raise ConfigError(f"restarts={restarts!r} is none; for example restarts=Restarts('restart', max_lifetime=10)")
+    restarts.check()
+    for name, seconds in (("reset_timeout", reset_timeout), ("step_timeout", step_timeout)):
+        if seconds is not None and not seconds > 0:
+            raise ConfigError(f"{name}={seconds!r} has to be a time above 0, in seconds; step_timeout=None: no limit")
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+        raise ConfigError(f"seed={seed!r} has to be a whole number of at least 0, or None")
+    child_faults: ChildFaults | None = None
+    if restarts.on == "restart":
+        child_faults = ChildFaults(MOST_IN_A_ROW, drops_bad_data=True, restarts=restarts)
     workers = 0
     if backend == "subproc":
         workers = min(number, len(usable_cores())) if num_workers is None else num_workers
@@ -123,12 +135,20 @@ def _source(env: Any, num_envs: int | None, first_env: int) -> tuple[ResolvedEnv
     if isinstance(env, Sequence) and not isinstance(env, str | ResolvedEnv):
         if num_envs not in (None, len(env)) or not env:
             raise ConfigError(f"{len(env)} factories for {num_envs} environments")
+        for factory in env:
+            _require_factory(factory)
         return _resolved(_OneOf(tuple(_FromContext(factory) for factory in env), first_env)), len(env)
-    if num_envs is None or num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs}: at least one environment is needed")
+    if not isinstance(num_envs, int | np.integer) or num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs}: a whole number of at least 1 is needed")
     if isinstance(env, str):
-        return resolve(env), num_envs
+        return resolve(env), int(num_envs)
+    _require_factory(env)
     return (env if isinstance(env, ResolvedEnv) else _resolved(_FromContext(env))), num_envs
+
+
+def _require_factory(env: Any) -> None:
+    if not callable(env) and not isinstance(env, ResolvedEnv):
+        raise ConfigError(f"{env!r} is no environment: a name, a factory, or a list of factories is needed")
 
 
 def _resolved(factory: Callable[..., Any]) -> ResolvedEnv:

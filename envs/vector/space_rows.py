@@ -74,4 +74,7 @@ def _length(actions: Any) -> int:
         return _length(next(iter(actions.values())))
     if isinstance(actions, tuple):
         return _length(actions[0])
-    return len(actions)
+    try:
+        return len(actions)
+    except TypeError as error:
+        raise ValueError(f"actions are a {type(actions).__name__}; one for each environment is needed") from error

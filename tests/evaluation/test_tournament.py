@@ -72,6 +72,10 @@ def test_patterns_say_who_takes_part(played):
     assert find_entrants(folders, "latest", "", ["clever"]).scripts == ("random", "clever")
     chosen = find_entrants(folders, "latest", "", [], "policy_0@*, random")
     assert (list(chosen.checkpoints), chosen.scripts) == (["policy_0@30", "policy_0@70"], ("random",))
+    pool = ["policy_0", "policy_0@70", "random"]
+    assert list(find_entrants(folders, "latest", "", [], "", pool).checkpoints) == ["policy_0", "policy_0@70"]
+    named = find_entrants(folders, "latest", "", [], "policy_0@30,policy_0", pool)
+    assert list(named.checkpoints) == ["policy_0", "policy_0@30"], "outside of the pool only by name"
     with pytest.raises(
         ConfigError, match="tournament_players='policy_9' fits no player; there are policy_0, random, policy_0@30"
     ):

@@ -42,6 +42,8 @@ def test_start_values_are_read_for_each_policy(tmp_path):
         ([{}, {"learning_rate": True}], "policy 1, sets learning_rate=True; a number is needed"),
         ([{}, {"learning_rate": -1.0}], "policy 1: .*learning_rate=-1.0; allowed"),
         ([{"rollout": 64}, {}], "policy 0: rollout cannot change while training goes on"),
+        ([{}, {"learning_rat": 1.0}], "policy 1: learning_rat is no option; these can be changed: .*learning_rate"),
+        ([{"reward:kill": 1.0}, {}], "policy 0: reward:kill is a weight of rewards, which begins as the environment"),
     ],
 )
 def test_start_values_that_cannot_be_in_force_are_refused(tmp_path, content, reason):
@@ -70,7 +72,9 @@ def test_a_schedule_is_in_the_order_of_frames_and_what_all_steps_that_have_begun
     ("content", "reason"),
     [
         ("no json", "has to hold a list of objects"),
-        ([{"values": {}}], "KeyError"),
+        ([{"values": {}}], "an object has no 'env_frames'"),
+        ([], "it holds none"),
+        ({}, "it holds none"),
         ([{"env_frames": -1, "values": {}}], "env_frames=-1 is not a number of frames"),
         ([{"env_frames": 1.5, "values": {}}], "env_frames=1.5 is not a number of frames"),
         ([{"env_frames": 5, "values": {"gamma": 2.0}}], "env_frames=5: .*gamma=2.0; allowed"),

@@ -2,6 +2,8 @@
 
 import functools
 import pickle
+import re
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -9,9 +11,12 @@ import pytest
 
 from appo.algorithms.sampling.episodes import FIRST, MID, TERMINAL, TIMEOUT
 from appo.algorithms.sampling.rollout_sampler import EnvUpdate, RolloutSampler, SamplerRecipe
+from appo.algorithms.sampling.sampler_policies import RandomPolicy
+from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from appo.envs.faults import Restarts
 from appo.envs.vector.errors import EnvWorkerDied, EnvWorkerError
 from appo.envs.vector.make import make_vec_env
+from appo.utils.options import ConfigError
 from tests.envs.vector.vec_env_cases import Echo, descendants
 
 WAYS = {"serial": 0, "processes": 4, "mixed": 2}
@@ -242,3 +247,57 @@ def test_native_environments_are_sampled_without_their_extra_rows():
     for episode in batch:
         assert episode.total_reward == len(episode) > 10
         assert abs(episode.observations["obs"][-1, 2]) > 0.2, "its last observation, not the first of the next"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (lambda seen: None, "actions have type NoneType; expected shape (3,), whole numbers"),
+        (lambda seen: np.array([1]), "actions have shape (1,) and type int64; expected shape (3,)"),
+        (lambda seen: np.full(3, 0.5), "type float64; expected shape (3,), whole numbers"),
+        (lambda seen: np.array([0, 1000, 1]), "actions [   0, 1000,    1] are not all from 0 to 999"),
+        (lambda seen: [0, -1, 1], "are not all from 0 to 999"),
+        (1000, "the action 1000 holds 1000; a whole number from 0 to 999 is needed"),
+        (0.9, "the action 0.9 holds 0.9; a whole number"),
+        ((0, 1), "the action (0, 1) has 2 numbers; 1 are needed"),
+    ],
+)
+def test_what_is_no_action_is_never_played(build, policy, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        build(Echo, 3, 0, policy=policy).obtain_exact_episodes(1)
+
+
+def test_nobody_and_a_policy_for_other_observations_cannot_act(build):
+    with pytest.raises(TypeError, match="None cannot act"):
+        build(Echo, 1, 0, policy=None)
+    spec = EnvSpec((ObservationLeaf("obs", (3,), "float32", "vector"),), (ActionLeaf("discrete", 2),), 1)
+    other: Any = RandomPolicy(spec, 1, 0)
+    other.spec = spec
+    with pytest.raises(TypeError, match=r"a policy for observations and actions .* cannot act in these environments"):
+        build(Echo, 1, 0, policy=other)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_what_always_raises_ends_the_sampling(build, workers):
+    """An exact number of episodes of an environment that never finishes one would be waited for, for ever."""
+    script = {(attempt, 3): "raise" for attempt in range(1000)}
+    sampler = build(functools.partial(Echo, script=script), 3, workers, restarts=Restarts("restart", 4, -1))
+    with pytest.raises(EnvWorkerError, match="no restart is left of Restarts"):
+        sampler.obtain_exact_episodes(1)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_numbers_of_nothing_are_refused(build, number):
+    sampler = build(Echo, 1, 0)
+    for call in (sampler.obtain_samples, sampler.obtain_exact_episodes, lambda n: next(sampler.stream(n))):
+        with pytest.raises(ValueError, match="a whole number of at least 1 is needed"):
+            call(number)
+    for name in ("max_episode_length", "num_workers", "max_policy_lag"):
+        with pytest.raises(ConfigError, match=f"{name}=-1 has to be at least"):
+            build(Echo, 1, **{"num_workers": 0, name: -1})
+
+
+def test_a_file_is_named_as_it_was_told(build, tmp_path):
+    batch = build(Echo, 1, 0).obtain_exact_episodes(1)
+    names = {"a": "a.npz", "a.npz": "a.npz", "run1.5": "run1.5.npz", "x.txt": "x.txt.npz"}
+    assert {told: batch.save(tmp_path / told).name for told in names} == names

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals, withheld_from_new_processes
+from appo.utils.signals import MAIN_PROCESS_DECIDES, TOGETHER_S, StopSignals, withheld_from_new_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,11 @@ def receive(number):
     os.kill(os.getpid(), number)
 
 
+def later(monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr("appo.utils.signals.time.monotonic", lambda: now + TOGETHER_S)
+
+
 def test_without_a_signal_the_exit_code_is_zero(stop):
     assert stop.received is None and stop.exit_code == 0
 
@@ -44,14 +50,22 @@ def test_the_first_signal_is_noted_and_decides_the_exit_code(stop, number, code)
     assert stop.received is number and stop.exit_code == code
 
 
-def test_a_second_ctrl_c_ends_at_once(stop):
+def test_a_second_ctrl_c_ends_at_once(stop, monkeypatch):
     receive(signal.SIGINT)
+    later(monkeypatch)
     with pytest.raises(EndedAtOnce):
         receive(signal.SIGINT)
 
 
-def test_ctrl_c_after_a_polite_request_ends_at_once(stop):
+def test_what_a_launcher_sends_to_the_program_and_to_its_group_is_one_request(stop):
+    receive(signal.SIGINT)
+    receive(signal.SIGINT)
+    assert stop.received is signal.SIGINT
+
+
+def test_ctrl_c_after_a_polite_request_ends_at_once(stop, monkeypatch):
     receive(signal.SIGTERM)
+    later(monkeypatch)
     with pytest.raises(EndedAtOnce):
         receive(signal.SIGINT)
     assert stop.received is signal.SIGTERM

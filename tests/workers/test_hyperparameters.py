@@ -48,10 +48,10 @@ def test_a_change_is_in_force_from_the_next_iteration_on_and_told_then(turns):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"learning_rate": -1.0}, "a change of hyperparameters sets learning_rate=-1.0; allowed:"),
-        ({"batch_size": 64}, "batch_size cannot change while training goes on; these can: adam_beta1, "),
-        ({"unheard_of": 1.0}, "unheard_of cannot change"),
-        ({"value_loss_coeff": math.inf}, "value_loss_coeff=inf; it has to be a finite number"),
+        ({"learning_rate": -1.0}, "a change sets learning_rate=-1.0; allowed:"),
+        ({"batch_size": 64}, "batch_size cannot change while training goes on; these can be changed: adam_beta1, "),
+        ({"unheard_of": 1.0}, "unheard_of is no option"),
+        ({"value_loss_coeff": math.inf}, "value_loss_coeff=inf has to be a finite number"),
     ],
 )
 def test_what_cannot_be_in_force_is_refused_and_changes_nothing(turns, values, reason):

@@ -286,5 +286,5 @@ class Population(Controller):
             if value != before.get(name)
         ]
         copies = f"copies policy {decision['source']}, " if decision["kind"] == REPLACE else ""
-        what = ", ".join(changes) or "goes on as it is"
+        what = ", ".join(changes) or ("options stay as they are" if copies else "goes on as it is")
         log.info("population: policy %d %s%s (%s)", policy, copies, what, decision["reason"])

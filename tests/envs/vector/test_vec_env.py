@@ -488,10 +488,57 @@ def test_a_process_is_restarted_as_often_as_its_quota_says(make, restarts, death
     env = make([Echo, functools.partial(Echo, script=dies)], num_workers=2, restarts=restarts, **FORKED)
     env.reset()
     seen = 0
-    with pytest.raises(EnvWorkerDied, match="exit code 7"):
+    with pytest.raises(EnvWorkerDied, match=r"exit code 7; no restart is left of Restarts\(max_lifetime="):
         for _ in range(20):
             seen += env.step([0, 0]).kind.tolist().count(KIND_RESTARTED)
     assert seen == env.num_restarts == deaths
+
+
+@pytest.mark.parametrize("where", [{"backend": "serial"}, {"num_workers": 2, **FORKED}])
+@pytest.mark.parametrize(("limits", "survived"), [((2, -1), 2), ((-1, 1), 1), ((-1, -1), 9)])
+def test_an_environment_that_raises_is_built_anew_as_often_as_the_quota_says(make, where, limits, survived):
+    raises = {(attempt, 2): "raise" for attempt in range(20)}
+    env = make([Echo, functools.partial(Echo, script=raises)], restarts=Restarts("restart", *limits), **where)
+    env.reset()
+    seen = 0
+    try:
+        for _ in range(18):
+            seen += env.step([0, 0]).kind.tolist().count(KIND_RESTARTED)
+    except EnvWorkerError as error:
+        assert limits != (-1, -1)
+        assert "environment 1 (worker" in str(error) and "no restart is left of Restarts(max_lifetime=" in str(error)
+    assert seen == survived
+
+
+def test_what_hangs_too_often_is_told_as_late(make):
+    hangs = {(1000 * attempt, 2): "sleep" for attempt in range(5)}
+    restarts = Restarts("restart", max_lifetime=1, rate=-1)
+    env = make(functools.partial(Echo, script=hangs), 1, num_workers=1, step_timeout=0.3, restarts=restarts, **FORKED)
+    env.reset()
+    with pytest.raises(EnvTimeout, match=r"environments 0 did not finish their step within 0.3 s; no restart is left"):
+        for _ in range(10):
+            env.step([0])
+    assert env.num_restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"restarts": "restart"}, "restarts='restart' is none; for example restarts=Restarts"),
+        ({"restarts": Restarts()._replace(on="again")}, r"Restarts\(on='again'\) is unknown; there are raise, restart"),
+        ({"restarts": Restarts("restart", -5)}, r"Restarts\(max_lifetime=-5\) is no number of restarts; -1: no limit"),
+        ({"restarts": Restarts("restart", per_seconds=0)}, r"Restarts\(per_seconds=0\) has to be above 0"),
+        ({"step_timeout": -1}, "step_timeout=-1 has to be a time above 0"),
+        ({"seed": "x"}, "seed='x' has to be a whole number of at least 0, or None"),
+        ({"seed": -3}, "seed=-3 has to be"),
+        ({"num_envs": 2.5}, "num_envs=2.5: a whole number of at least 1 is needed"),
+        ({"env": 3}, "3 is no environment: a name, a factory, or a list of factories is needed"),
+        ({"env": [Echo, 3], "num_envs": None}, "3 is no environment"),
+    ],
+)
+def test_arguments_that_can_have_no_meaning_are_refused(wrong, reason):
+    with pytest.raises(ConfigError, match=reason):
+        make_vec_env(**({"env": Echo, "num_envs": 2} | wrong))
 
 
 def test_a_process_that_never_begins_is_not_restarted_for_ever(make):
@@ -655,7 +702,7 @@ def test_large_observations_arrive_whole_while_environments_go_on(make):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_envs": 0}, "at least one environment"),
+        ({"num_envs": 0}, "whole number of at least 1"),
         ({"num_envs": 2, "num_workers": 3}, "3 processes for 2 environments; nearest: 2"),
         ({"num_envs": 2, "backend": "serial", "num_workers": 1}, "is for backend='subproc'"),
         ({"num_envs": 2, "backend": "threads"}, "there are serial, subproc, native"),
