@@ -21,12 +21,16 @@ EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, play; the exit code."""
+    from appo.algorithms.familiar_words import understood
     from appo.envs.api import EnvError, UnsupportedSpaceError
     from appo.envs.vector.errors import VecEnvError
     from appo.utils.options import ConfigError
 
+    words = understood(argv[1:], "enjoy_appo.py")
+    if words is None:
+        return 0
     try:
-        job = job_of(argv[1:])
+        job = job_of(words)
         from appo.algorithms.evaluation.player import play
 
         return play(job)
@@ -50,11 +54,11 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     """
     from appo.algorithms.config import resolve_evaluation, with_values
     from appo.algorithms.run.config import torch_device
-    from appo.envs.registry import resolve
+    from appo.envs.option_wrappers import env_of
 
     config, options = resolve_evaluation(argv)
     device = torch_device(config.run.device)
-    env = resolve(config.env.env)
+    env = env_of(config.env)
     changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}
     config = with_values(config, changes, layer="the family's values for evaluation")
     from appo.algorithms.evaluation.player import EvaluationJob

@@ -18,6 +18,7 @@ def main(argv: list[str]) -> int:
 
     stop = StopSignals()  # before everything that takes time
     from appo.algorithms.config import fitted, resolve
+    from appo.algorithms.familiar_words import understood
     from appo.utils.options import ConfigError
 
     def profile(unfitted: ResolvedConfig) -> tuple[EnvSpec, EnvProfile]:
@@ -25,6 +26,10 @@ def main(argv: list[str]) -> int:
 
         return profile_environment(unfitted, stop)
 
+    words = understood(argv[1:], "train_appo.py")
+    if words is None:
+        return 0
+    argv = [argv[0], *words]
     try:
         resolved = resolve(argv[1:], profile=profile)
         if resolved.config.run.autotune:

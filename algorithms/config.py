@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.algorithms.evaluation.config import EvaluationConfig
+from appo.algorithms.familiar_words import HINTS
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.models.config import ModelConfig
@@ -34,13 +35,12 @@ from appo.algorithms.workers.config import WorkersConfig
 from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
 from appo.envs.config import EnvConfig
 from appo.utils import cli
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, to_text
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
-_HELP = {"-h", "--help"}
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
@@ -70,12 +70,16 @@ class TrainConfig:
         Raises:
             ConfigError: names the options, their values and the nearest that work.
         """
-        for room in (self.run, self.sampling, self.workers, self.model, self.learning, self.population):
+        for room in (self.run, self.env, self.sampling, self.workers, self.model, self.learning, self.population):
             room.check_combinations()
         if self.run.save_best_metric.startswith("eval_") and not self.workers.eval_every_sec:
             raise ConfigError(
                 f"save_best_metric={self.run.save_best_metric} needs evaluations beside training: "
                 "--eval_every_sec=60, for example"
+            )
+        if "eval/" in self.run.stop_when and not self.workers.eval_every_sec:
+            raise ConfigError(
+                f"stop_when={self.run.stop_when!r} needs evaluations beside training: --eval_every_sec=60, for example"
             )
         if self.workers.eval_every_sec and self.sampling.agent_policy_map:
             raise ConfigError(
@@ -111,6 +115,8 @@ class ResolvedConfig(NamedTuple):
     resumed: bool  # config.json was read
     needs_fitting: bool = False
     """The environment has no family defaults, and combinations are unchecked: call `fitted` before using it."""
+    changed: tuple[tuple[str, Any, Any], ...] = ()
+    """Option, its value before and now, where what is typed differs from config.json."""
 
 
 class ResolvedEvaluation(NamedTuple):
@@ -128,6 +134,7 @@ class _Layers(NamedTuple):
     origins: dict[str, str]
     typed: tuple[str, ...]
     resumed: bool
+    changed: tuple[tuple[str, Any, Any], ...]
 
 
 def resolve(
@@ -149,8 +156,8 @@ def resolve(
         ConfigError: something cannot be run; the message says what would.
     """
     choices: dict[str, Choice] = {}
-    if profile is not None and _HELP & set(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
-        words = [word for word in argv if word not in _HELP]
+    if profile is not None and cli.asks_for_help(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
+        words = [word for word in argv if not cli.asks_for_help([word])]
         unfitted = _resolved(_merge_layers(words, prog, _DESCRIPTION, begins_anew=True))
         choices = _choices(unfitted, *profile(unfitted))
     resolved = _resolved(_merge_layers(argv, prog, _DESCRIPTION, choices=choices))
@@ -164,7 +171,7 @@ def _resolved(layers: _Layers) -> ResolvedConfig:
     needs_fitting = not layers.resumed and _has_no_defaults(config.env.env)
     if not needs_fitting:
         config.check_combinations()
-    return ResolvedConfig(config, origins, layers.typed, layers.resumed, needs_fitting)
+    return ResolvedConfig(config, origins, layers.typed, layers.resumed, needs_fitting, layers.changed)
 
 
 def fitted(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> ResolvedConfig:
@@ -182,7 +189,7 @@ def fitted(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> Reso
 
 
 def _choices(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> dict[str, Choice]:
-    values = _values_of(resolved.config)
+    values = values_of(resolved.config)
     given = {name: values[name] for name, origin in resolved.origins.items() if origin != CHOSEN}
     workers, lag = resolved.config.sampling.num_workers, resolved.config.learning.max_policy_lag
     return choose(spec, profile, given, num_workers=workers, usual_policy_lag=lag)
@@ -201,6 +208,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
         ConfigError: there is no such experiment, or something cannot be run; the message says what would.
     """
     evaluation = {"evaluation": EvaluationConfig}
+    argv = _with_env(argv)
     layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
     _settle(layers.values)
     config = _compose(layers.groups, layers.values)
@@ -222,7 +230,7 @@ def with_values(config: TrainConfig, changes: Mapping[str, Any], *, layer: str =
         ConfigError: an unknown option, a value out of range, or a combination that cannot run.
     """
     groups = _groups_of(config)
-    values = _values_of(config) | cli.check_layer(changes, cli.declared_options(groups), layer)
+    values = values_of(config) | cli.check_layer(changes, cli.declared_options(groups), layer)
     changed = _compose(groups, values)
     changed.check_combinations()
     return changed
@@ -230,7 +238,7 @@ def with_values(config: TrainConfig, changes: Mapping[str, Any], *, layer: str =
 
 def to_json(config: TrainConfig, typed: Sequence[str] = ()) -> str:
     """The text of config.json: every option's value, and which were typed."""
-    options = {name: _plain(value) for name, value in _values_of(config).items()}
+    options = {name: _plain(value) for name, value in values_of(config).items()}
     return json.dumps({"options": options, "typed": sorted(typed)}, indent=2) + "\n"
 
 
@@ -263,10 +271,10 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
             "fitted: from the environment's spaces and a moment of random play; docs/environments.md explains"
         )
     options = cli.declared_options(_groups_of(resolved.config))
-    for name, value in _values_of(resolved.config).items():
+    for name, value in values_of(resolved.config).items():
         origin = resolved.origins.get(name, "")
         if value != options[name].default or origin.startswith(FITTED):
-            table.add_row(name, cli.to_text(value), origin)
+            table.add_row(name, to_text(value), origin)
     (console or Console()).print(table)
 
 
@@ -324,7 +332,7 @@ def _merge_layers(
     auxiliary = cli.typed_word(argv, "auxiliary_loss")
     if auxiliary is None:
         auxiliary = _text_of(saved.options, "auxiliary_loss") or _text_of(defaults, "auxiliary_loss")
-    groups = _groups(env, auxiliary) | dict(evaluation or {})
+    groups = dict(evaluation or {}) | _groups(env, auxiliary)
     options = cli.declared_options(groups)
     layers = {
         FAMILY_DEFAULTS: cli.check_layer(defaults, options, FAMILY_DEFAULTS),
@@ -335,22 +343,56 @@ def _merge_layers(
         lower.setdefault(name, choice.value)
     reasons = dict.fromkeys(layers[FAMILY_DEFAULTS], FAMILY_DEFAULTS)
     reasons |= {name: f"{FITTED}: {choice.reason}" for name, choice in (choices or {}).items()}
-    parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons)
+    parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons, hints=HINTS)
     if not env:
         raise ConfigError(_NO_ENV)
     layers[cli.COMMAND_LINE] = dict.fromkeys(parsed.typed)
+    before = layers[CONFIG_FILE]
+    changed = tuple(
+        (name, before[name], parsed.values[name])
+        for name in sorted(parsed.typed & before.keys())
+        if parsed.values[name] != before[name]
+    )
     origins = {name: layer for layer, values in layers.items() for name in values}
+    for name, value in layers[FAMILY_DEFAULTS].items():  # config.json holds them as well
+        if origins[name] == CONFIG_FILE and name not in saved.typed and before[name] == value:
+            origins[name] = FAMILY_DEFAULTS
     typed = tuple(sorted(parsed.typed.union(saved.typed) & options.keys()))
-    return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options))
+    return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
+
+
+def _with_env(argv: Sequence[str]) -> Sequence[str]:
+    """Words that name an experiment and no environment, with the environment that it was trained with.
+
+    Raises:
+        ConfigError: there is no such experiment.
+    """
+    if cli.typed_word(argv, "env") is not None or cli.asks_for_help(argv):
+        return argv
+    run = _place_of(argv)
+    run.check_combinations()
+    try:
+        env = _text_of(parse_saved((run.folder / CONFIG_FILE).read_text(encoding="utf-8"), CONFIG_FILE).options, "env")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no experiment in {run.folder}{run.neighbours()}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{run.folder / CONFIG_FILE} cannot be read: {error}; {REPAIR}") from error
+    if not env:
+        raise ConfigError(f"{run.folder / CONFIG_FILE} names no environment; {REPAIR}")
+    return [f"--env={env}", *argv]
+
+
+def _place_of(argv: Sequence[str]) -> RunConfig:
+    place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
+    return dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
 
 
 def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     """config.json of the experiment that the command line names; nothing when there is none to go on from."""
-    place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
-    run = dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
-    if not env or _HELP & set(argv) or (only_resume and run.restart_behavior != "resume"):
+    run = _place_of(argv)
+    if not env or cli.asks_for_help(argv) or (only_resume and run.restart_behavior != "resume"):
         return Saved({}, ())
-    if "experiment" not in place and only_resume and cli.typed_word(argv, "benchmark") not in (None, "False"):
+    if only_resume and cli.typed_flag(argv, "benchmark") and cli.typed_word(argv, "experiment") is None:
         return Saved({}, ())  # what is measured is no experiment, unless one is named
     run.check_combinations()
     return read_saved(run.folder / CONFIG_FILE, env) or Saved({}, ())
@@ -421,7 +463,8 @@ def _instance(config_type: type, values: Mapping[str, Any]) -> Any:
     return config_type(**{field.name: values[field.name] for field in dataclasses.fields(config_type)})
 
 
-def _values_of(config: TrainConfig) -> dict[str, Any]:
+def values_of(config: TrainConfig) -> dict[str, Any]:
+    """Every option by name."""
     rooms = [getattr(config, field.name) for field in dataclasses.fields(config)]
     return {field.name: getattr(room, field.name) for room in rooms for field in dataclasses.fields(room)}
 

@@ -31,8 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.config import resolve as resolve_options
+from appo.algorithms.familiar_words import translated
 from appo.envs.api import EnvContext
-from appo.envs.registry import ResolvedEnv, resolve
+from appo.envs.option_wrappers import env_of
+from appo.envs.registry import ResolvedEnv
 from appo.envs.spaces import random_actions
 from appo.envs.vector.gymnasium_env import GymnasiumVectorEnv
 from appo.envs.vector.make import make_vec_env
@@ -70,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write what was asked for."""
     args, family_words = _parser().parse_known_args(argv)
     try:
-        env = resolve(args.env)
-        words = [f"--env={args.env}", *family_words]
-        options = resolve_options(words).config.family
+        words, _ = translated([f"--env={args.env}", *family_words])
+        config = resolve_options(words).config
+        env, options = env_of(config.env), config.family
         single = measure_single(env, options)
         rows = [*single, *measure_ways(_chosen(ways(env, options, args), args.ways), args.seconds, args.turns)]
     except ConfigError as error:

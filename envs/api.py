@@ -101,6 +101,7 @@ class EnvContext(NamedTuple):
     render_mode: str | None = None
     vector_size: int = 1  # environments stepped in one batch with this one: as many as a `VectorEnv` has to hold
     env_name: str = ""  # as typed in --env
+    env_kwargs: dict[str, Any] | None = None  # of --env_kwargs
 
 
 class EnvFamily(NamedTuple):
@@ -123,6 +124,8 @@ class EnvFamily(NamedTuple):
     clear_up: str = ""
     """A script of the standard library alone; `python SCRIPT GROUP` removes what environments of killed processes left
     on the machine, once the process group has ended."""
+    takes_kwargs: bool = False
+    """`make` hands `EnvContext.env_kwargs` to the environment's constructor."""
 
 
 class StepArrays(NamedTuple):

@@ -18,6 +18,7 @@ from appo.envs.api import ACTION_MASK, MisfitError
 from appo.envs.spaces import describe
 from appo.envs.wrappers import layers
 
+OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
 REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
@@ -34,10 +35,11 @@ def checked_reset(env: Any, seed: Any, options: dict[str, Any] | None = None) ->
         if _accepts_seed(env):
             raise
         raise MisfitError(
-            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}"
+            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}{OLD_GYM}"
         ) from None
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        raise MisfitError("reset", "(observation, info), the info a dict", outline(result))
+        hint = "" if isinstance(result, tuple) else OLD_GYM
+        raise MisfitError("reset", "(observation, info), the info a dict", outline(result) + hint)
     return result
 
 

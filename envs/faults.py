@@ -53,7 +53,8 @@ class FailureStreak:
 class Restarts(NamedTuple):
     """What happens when environments fail, and how often: when one raises, and when a process of them ends or hangs.
 
-    The limits hold for the processes that take each other's place, and for all environments that raise in one process.
+    The limits hold for the processes that take each other's place, and for all environments of one process that raise
+    or give numbers that are not finite.
     """
 
     on: Literal["raise", "restart"] = "raise"
@@ -70,14 +71,14 @@ class Restarts(NamedTuple):
         if self.on not in ("raise", "restart"):
             raise ConfigError(f"Restarts(on={self.on!r}) is unknown; there are raise, restart")
         for name in ("max_lifetime", "rate"):
-            if not isinstance(number := getattr(self, name), int) or number < -1:
+            if not isinstance(number := getattr(self, name), int | np.integer) or number < -1:
                 raise ConfigError(f"Restarts({name}={number!r}) is no number of restarts; -1: no limit")
-        if not self.per_seconds > 0:
+        if not isinstance(self.per_seconds, int | float | np.number) or not self.per_seconds > 0:
             raise ConfigError(f"Restarts(per_seconds={self.per_seconds!r}) has to be above 0")
 
 
 class RestartQuota:
-    """How often one process may still be restarted."""
+    """How often one process, or the environments of one, may still be started anew."""
 
     def __init__(self, restarts: Restarts) -> None:
         self._restarts = restarts
@@ -91,7 +92,7 @@ class RestartQuota:
         if on == "raise":
             return ""
         limits = f"max_lifetime={lifetime}, rate={rate}, per_seconds={period:g}"
-        return f"no restart is left of Restarts({limits}) after {self.num_taken}"
+        return f"no restart is left of Restarts({limits}), {self.num_taken} were taken"
 
     def take(self, now: float) -> bool:
         """Use one restart, if there is one left at this time (in seconds)."""

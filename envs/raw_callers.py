@@ -12,7 +12,7 @@ import numpy as np
 
 from appo.envs.adapters import scripted_action
 from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
-from appo.envs.contract import checked_reset, flag, flags, outline
+from appo.envs.contract import OLD_GYM, checked_reset, flag, flags, outline
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe
 from appo.envs.specs import script_names
 from appo.envs.wrappers import find_ability
@@ -62,7 +62,8 @@ class RawEnvCaller:
     def _checked_step(self, action: Any) -> tuple[Any, ...]:
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
-            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result))
+            hint = OLD_GYM if isinstance(result, tuple) and len(result) == 4 else ""
+            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result) + hint)
         if not isinstance(result[4], dict):
             raise MisfitError("info", "a dict", describe(result[4]))
         return result

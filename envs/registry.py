@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import appo.envs.families
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
 from appo.envs.faults import FAILURES, FaultPolicy
+from appo.utils.cli import import_own
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ _FAMILY_BY_ENTRY_POINT = (
     ("minigrid.", "minigrid"),
     ("ale_py.", "atari"),
 )
+_REGISTERING = ("ale_py", "minigrid")
 _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
@@ -153,7 +155,7 @@ def _make_vectorised(name: str, options: Any, context: EnvContext) -> Any:
 
     del options  # of wrappers around a single one
     return gymnasium.make_vec(
-        name, context.vector_size, vectorization_mode="vector_entry_point", **render_arguments(context)
+        name, context.vector_size, vectorization_mode="vector_entry_point", **make_arguments(context)
     )
 
 
@@ -201,6 +203,8 @@ def make_batch_env(
             raise ConfigError(f"--env={resolved.name} needs {missing}") from error
         if isinstance(error, ConfigError | EnvError | UnsupportedSpaceError):
             raise
+        if _is_unregistered(error):
+            raise unknown_name(resolved.name, _known_names()) from error
         place = min(len(built), len(contexts) - 1)
         raise EnvError(place, "make", f"{type(error).__name__}: {error}", contexts[place]) from error
 
@@ -215,7 +219,9 @@ def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
-    close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=4, cutoff=0.5)]
+    close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=3, cutoff=0.5)]
+    if not close and (word := name.lower().partition("_")[2]):  # the family is right, the rest a part of a name
+        close = [by_lower_case[known_name] for known_name in sorted(by_lower_case) if word in known_name][:3]
     suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
     if Path(f"{name}.py").is_file():
         suggestion = f"{name}.py lies here: type --env={name}:<its class or function>."
@@ -228,30 +234,44 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
 def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) -> Any:
     """Call a factory with those of these that it has parameters for, by their names.
 
-    Every field of `EnvContext`; `env_config`, a dict of all the fields; `context`, the `EnvContext` itself. `**kwargs`
-    names nothing, and is usually handed on to a constructor: it gets how to render, when the run is watched.
+    Every field of `EnvContext` but `env_kwargs`; `env_config`, a dict of these fields; `context`, the `EnvContext`
+    itself. What --env_kwargs names is given besides. `**kwargs` names nothing, and is usually handed on to a
+    constructor: it gets --env_kwargs, and how to render, when the run is watched.
 
     Raises:
         ConfigError: it requires something else.
     """
-    fields = context._asdict()
+    fields, kwargs = context._asdict(), dict(context.env_kwargs or {})
+    del fields["env_kwargs"]
     offered = {**fields, "env_config": fields, "context": context}
     parameters = inspect.signature(factory).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind not in _UNNAMED]
     required = [parameter.name for parameter in named if parameter.default is parameter.empty]
-    unknown = [parameter for parameter in required if parameter not in offered]
+    unknown = [parameter for parameter in required if parameter not in {**offered, **kwargs}]
     if unknown:
         raise ConfigError(
-            f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}"
+            f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}; "
+            f"parameters of its own are given by --env_kwargs.{unknown[0]}=..."
         )
     given = {parameter.name: offered[parameter.name] for parameter in named if parameter.name in offered}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         given |= render_arguments(context)
-    return factory(**given)
+    elif strangers := sorted(kwargs.keys() - {parameter.name for parameter in named}):
+        own = [parameter.name for parameter in named if parameter.name not in offered]
+        raise ConfigError(
+            f"env_kwargs: the factory of --env={name} has no parameter {', '.join(strangers)}"
+            + (f"; it has {', '.join(own)}" if own else "")
+        )
+    return factory(**(given | kwargs))
+
+
+def make_arguments(context: EnvContext) -> dict[str, Any]:
+    """What `gymnasium.make` is told: --env_kwargs, and how to render when it is watched, as not every one renders."""
+    return render_arguments(context) | dict(context.env_kwargs or {})
 
 
 def render_arguments(context: EnvContext) -> dict[str, Any]:
-    """What `gymnasium.make` is told about rendering; nothing when it is not watched, as not every one renders."""
+    """How to render; nothing when it is not watched."""
     return {} if context.render_mode is None else {"render_mode": context.render_mode}
 
 
@@ -281,13 +301,13 @@ def _no_defaults(name: str) -> dict[str, Any]:
 
 def factory_family(name: str, factory: Callable[..., Any]) -> EnvFamily:
     """The family of one environment that a factory builds."""
-    return EnvFamily(_FromFactory(factory), NoOptions, _no_defaults, (name,))
+    return EnvFamily(_FromFactory(factory), NoOptions, _no_defaults, (name,), takes_kwargs=True)
 
 
 def _import_factory(name: str) -> EnvFamily:
     folder = str(Path.cwd())
     _imported(name, folder)  # what is wrong with it is said before any process starts
-    return EnvFamily(_FromImport(folder), NoOptions, _no_defaults, (name,))
+    return EnvFamily(_FromImport(folder), NoOptions, _no_defaults, (name,), takes_kwargs=True)
 
 
 def _imported(name: str, folder: str) -> Callable[..., Any]:
@@ -299,11 +319,8 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
             f"--env={name}: {module_name!r} is a file, not the name of a module; start from {path.parent.absolute()} "
             f"with --env={path.name}:{attribute}"
         )
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        with contextlib.chdir(Path.cwd()):  # a module that changes directory must not move what is relative to ours
-            module = importlib.import_module(module_name)
+        module = import_own(module_name, Path(folder))
     except FAILURES as error:
         reason = f"{type(error).__name__}: {error}"
         here = [path.stem for path in Path(folder).glob("*.py")] if isinstance(error, ModuleNotFoundError) else []
@@ -316,7 +333,7 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     import gymnasium
 
     if attribute in gymnasium.registry:
-        return lambda context: gymnasium.make(attribute, **render_arguments(context))
+        return lambda **arguments: gymnasium.make(attribute, **arguments)
     factories = [each for each in dir(module) if callable(getattr(module, each)) and not each.startswith("_")]
     close = difflib.get_close_matches(attribute, factories, n=1)
     suggestion = f"; did you mean {module_name}:{close[0]}?" if close else ""
@@ -354,8 +371,12 @@ def _family_of_id(name: str) -> str | None:
 
 
 def _known_names() -> list[str]:
+    """Of everything that is installed, also what is registered only once its package is imported."""
     import gymnasium
 
+    for package in _REGISTERING:
+        with contextlib.suppress(Exception):  # what is not installed, or not whole, has no names
+            importlib.import_module(package)
     registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
     families = [_load(prefix) for prefix in {*registered, *_families_here()}]
     return [*gymnasium.registry, *(name for family in families if family is not None for name in family.names)]
@@ -389,6 +410,13 @@ def _close_quietly(built: list[Any]) -> None:
             env.close()
         except FAILURES as error:
             log.debug("an environment that was not used failed to close: %s", error)
+
+
+def _is_unregistered(error: BaseException) -> bool:
+    """Gymnasium knows no environment of a name."""
+    import gymnasium
+
+    return isinstance(error, gymnasium.error.UnregisteredEnv)
 
 
 def _missing_package(error: BaseException) -> str | None:

@@ -257,21 +257,31 @@ def check_mask(observations: tuple[ObservationLeaf, ...], actions: tuple[ActionL
 
 # By bytes of an integer.
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_KINDS = {"biu": "whole numbers", "biuf": "numbers"}
 
 
-def _checked(actions: Any, kinds: str, shape: tuple[int, ...]) -> np.ndarray:
+def _checked(actions: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A batch of actions as an array.
 
     Raises:
-        ValueError: it has another shape, or holds something else.
+        ValueError: it has another shape, or holds no numbers.
     """
     given = np.asarray(actions)
-    if given.shape != shape or given.dtype.kind not in kinds:
+    if given.shape != shape or given.dtype.kind not in "biuf":
         kind = given.dtype.name if given.dtype != object else type(actions).__name__
         what = f"shape {given.shape} and type {kind}" if given.ndim else f"type {kind}"
-        raise ValueError(f"actions have {what}; expected shape {shape}, {_KINDS[kinds]}")
+        raise ValueError(f"actions have {what}; expected numbers of shape {shape}")
     return given
+
+
+def _whole(given: np.ndarray) -> np.ndarray:
+    """Whole numbers, also where they are stored as others.
+
+    Raises:
+        ValueError: some are none.
+    """
+    if given.dtype.kind == "f" and not (given == np.rint(given)).all():
+        raise ValueError(f"actions {_shortened(given)} are not all whole numbers")
+    return given.astype(np.int64)
 
 
 def _outside(given: np.ndarray, least: int, most: int) -> str:
@@ -296,10 +306,10 @@ class _DiscretePart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        given = _checked(actions, "biu", (len(out),))
-        index = given - self._start if self._start else given
+        given = _checked(actions, (len(out),))
+        index = given if not self._start and given.dtype.kind in "iu" else _whole(given) - self._start
         # Below 0 is huge without a sign: one comparison instead of two.
-        if given.dtype.kind != "b" and index.view(_UNSIGNED[index.itemsize]).max() >= self._size:
+        if index.view(_UNSIGNED[index.itemsize]).max() >= self._size:
             raise ValueError(_outside(given, self._start, self._start + self._size - 1))
         out[:, self._column] = index
 
@@ -321,8 +331,8 @@ class _EntriesPart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        given = _checked(actions, "biu", (len(out), *self._shape))
-        indices = (given if self._start is None else given - self._start).reshape(len(out), -1)
+        given = _checked(actions, (len(out), *self._shape))
+        indices = (_whole(given) - (0 if self._start is None else self._start)).reshape(len(out), -1)
         if ((indices < 0) | (indices >= self._sizes)).any():
             raise ValueError(f"actions {_shortened(given)} are not all of {self._space}")
         out[:, self._columns] = indices
@@ -350,9 +360,9 @@ class _ContinuousPart:
     rows = batched
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        given = _checked(actions, "biuf", (len(out), *self._space.shape))
+        given = _checked(actions, (len(out), *self._space.shape))
         if (least := given.min()) != least:
-            raise ValueError(f"actions {_shortened(given)} hold numbers that are none (NaN)")
+            raise ValueError(f"actions {_shortened(given)} hold NaN")
         out[:, self._columns] = (given.reshape(len(out), -1) - self._centre) / self._scale
 
 
@@ -370,7 +380,7 @@ class _TuplePart:
         return zip(*(part.rows(actions) for part in self._parts), strict=True)
 
     def store(self, actions: Any, out: np.ndarray) -> None:
-        if not isinstance(actions, tuple | list) or len(actions) != len(self._parts):
+        if not isinstance(actions, tuple) or len(actions) != len(self._parts):
             raise ValueError(f"actions are a {type(actions).__name__}; expected a tuple of {len(self._parts)} batches")
         for part, given in zip(self._parts, actions, strict=True):
             part.store(given, out)
@@ -392,7 +402,7 @@ class _DictPart:
     def store(self, actions: Any, out: np.ndarray) -> None:
         if not isinstance(actions, dict) or actions.keys() != set(self._keys):
             raise ValueError(f"actions are a {type(actions).__name__}; expected a dict with {', '.join(self._keys)}")
-        self._tuple.store([actions[key] for key in self._keys], out)
+        self._tuple.store(tuple(actions[key] for key in self._keys), out)
 
 
 class ActionLayout:

@@ -20,8 +20,9 @@ from typing import Any
 
 from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.population.decision import REPLACE
+from appo.algorithms.population.ratings import SELF_PLAY
 from appo.algorithms.population.schedule import ScheduleStep
-from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME, SELF_PLAY
+from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED, PlotError, read_curves
 from appo.tools.win_matrix import draw_wins, read_wins

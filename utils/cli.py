@@ -8,9 +8,12 @@ whether it comes from the command line, from a file or from a program.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import importlib
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,8 +21,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
-from appo.utils.options import ConfigError, OptionRule, check_value, options_of
+from appo.utils.options import ConfigError, OptionRule, check_value, limits, options_of, to_text
 
+VERSION = "0.1.0"  # of the whole program
 COMMAND_LINE = "command line"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
@@ -78,8 +82,10 @@ def parse(
     prog: str,
     description: str = "",
     reasons: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> Parsed:
-    """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0.
+    """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0;
+    `--help=<group>` those of one group.
 
     Args:
         argv: The words after the program's name.
@@ -88,6 +94,7 @@ def parse(
         prog: The program's name in the help.
         description: What the program does, first in the help.
         reasons: Option -> why its default is what it is, for the help.
+        hints: Unknown flag -> what to type instead, in words.
 
     Raises:
         ConfigError: an unknown flag (with the nearest one that exists), or a value that is not allowed.
@@ -96,6 +103,10 @@ def parse(
 
     options = declared_options(groups)
     defaults = {name: entry.default for name, entry in options.items()} | dict(lower or {})
+    if wanted := [word.removeprefix("--help=") for word in argv if word.startswith("--help=")]:
+        if wanted[-1] not in groups:
+            raise ConfigError(f"--help={wanted[-1]}: there are {', '.join(groups)}; --help shows all of them")
+        groups, argv = {wanted[-1]: groups[wanted[-1]]}, ["--help"]
     parsed, unknown = tyro.cli(
         _flags_type(groups, options, defaults, reasons or {}),
         args=list(argv),
@@ -106,7 +117,7 @@ def parse(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
     )
     if unknown:
-        _refuse_word(unknown[0], options)
+        _refuse_word(unknown[0], options, hints or {})
     found = {name: getattr(getattr(parsed, entry.group), name) for name, entry in options.items()}
     typed = {name: value.words for name, value in found.items() if isinstance(value, _Typed)}
     for words in typed.values():  # a flag takes the words behind it, as many as there are
@@ -142,6 +153,32 @@ def require_working_directory() -> None:
         Path.cwd()
     except FileNotFoundError:
         raise ConfigError("the working directory does not exist any more; cd to one that does") from None
+
+
+def import_own(name: str, folder: Path | None = None) -> types.ModuleType:
+    """A module that a user names, which may be a file of a folder. Raises whatever the module raises, SystemExit too.
+
+    Args:
+        name: of the module.
+        folder: that it is looked for in first; None: the working directory.
+    """
+    where = str(Path.cwd() if folder is None else folder)
+    if where not in sys.path:
+        sys.path.insert(0, where)
+    with contextlib.chdir(Path.cwd()):  # a module that changes directory must not move what is relative to ours
+        return importlib.import_module(name)
+
+
+def typed_flag(argv: Sequence[str], name: str) -> bool:
+    """Whether a flag that is on or off is typed, and on."""
+    value = typed_word(argv, name)
+    is_there = any(word in (f"--{name}", f"--{name.replace('_', '-')}") for word in argv)
+    return is_there if value is None else _BOOLEANS.get(value.lower(), True)
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """`--help`, or the help of one group."""
+    return any(word in ("-h", "--help") or word.startswith("--help=") for word in argv)
 
 
 def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:
@@ -184,25 +221,6 @@ def _reference_row(entry: Declared) -> str:
 
 def _first_line(config_type: type) -> str:
     return (config_type.__doc__ or "").partition("\n")[0]
-
-
-def to_text(value: Any) -> str:
-    """A value as a user would type it."""
-    if isinstance(value, tuple):
-        return ",".join(to_text(entry) for entry in value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        short = f"{value:g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-        return short if float(short) == value else str(value)
-    return str(value)
-
-
-def limits(rule: OptionRule) -> str:
-    """The allowed values in words; empty when anything goes."""
-    if rule.choices:
-        return "one of " + ", ".join(rule.choices)
-    low = "" if rule.minimum is None else f"at least {to_text(rule.minimum)}"
-    high = "" if rule.maximum is None else f"at most {to_text(rule.maximum)}"
-    return ", ".join(filter(None, (low, high, "or inf" if rule.may_be_infinite else "")))
 
 
 def _flags_type(
@@ -248,8 +266,10 @@ def _flag(entry: Declared, default: Any, reason: str) -> Any:
     return Annotated[Any, primitive, described]
 
 
-def _refuse_word(word: str, options: Mapping[str, Declared]) -> NoReturn:
+def _refuse_word(word: str, options: Mapping[str, Declared], hints: Mapping[str, str] | None = None) -> NoReturn:
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    if word.startswith("-") and hints and name in hints:
+        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}; {hints[name]}")
     if word.startswith("-"):
         raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{_did_you_mean(name, options)}")
     if name in _names(options):

@@ -74,13 +74,32 @@ def check_value(name: str, value: Any, rule: OptionRule, layer: str) -> None:
     """Refuse a value outside its declared range.
 
     Raises:
-        ConfigError: `command line sets hidden_size=0; allowed: [1, None]`.
+        ConfigError: `command line sets hidden_size=0; allowed: at least 1`.
     """
     if rule.choices and value not in rule.choices:
         raise ConfigError(f"{layer} sets {name}={value!r}; allowed: {', '.join(rule.choices)}")
     for bound, is_outside in ((rule.minimum, _below), (rule.maximum, _above)):
         if bound is not None and value is not None and is_outside(value, bound):
-            raise ConfigError(f"{layer} sets {name}={value}; allowed: [{rule.minimum}, {rule.maximum}]")
+            raise ConfigError(f"{layer} sets {name}={value}; allowed: {limits(rule)}")
+
+
+def to_text(value: Any) -> str:
+    """A value as a user would type it."""
+    if isinstance(value, tuple):
+        return ",".join(to_text(entry) for entry in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        short = f"{value:g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+        return short if float(short) == value else str(value)
+    return str(value)
+
+
+def limits(rule: OptionRule) -> str:
+    """The allowed values in words; empty when anything goes."""
+    if rule.choices:
+        return "one of " + ", ".join(rule.choices)
+    low = "" if rule.minimum is None else f"at least {to_text(rule.minimum)}"
+    high = "" if rule.maximum is None else f"at most {to_text(rule.maximum)}"
+    return ", ".join(filter(None, (low, high, "or inf" if rule.may_be_infinite else "")))
 
 
 def _below(value: float, bound: float) -> bool:

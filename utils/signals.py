@@ -1,7 +1,7 @@
 """Signals to a run: noted by the main process, and acted on by its loop. Every other process of a run ignores them.
 
-SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask it to end after saving, SIGUSR1 to save and go on. A second Ctrl+C ends at
-once.
+SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask it to end after saving, SIGUSR1 to save and go on. A second Ctrl+C ends
+at once.
 A terminal, a batch system or a service manager may send any of them to every process of a run at the same time.
 """
 

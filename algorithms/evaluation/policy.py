@@ -152,25 +152,18 @@ def load_policy(
     """
     from appo.algorithms.config import resolve_evaluation
     from appo.envs.api import EnvContext
-    from appo.envs.registry import make_batch_env, resolve
+    from appo.envs.option_wrappers import env_of
+    from appo.envs.registry import make_batch_env
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no experiment: it has no config.json")
-    config, _ = resolve_evaluation(_words_of(folder))
+    config, _ = resolve_evaluation([f"--experiment={folder.name}", f"--train_dir={folder.parent}"])
     if not 0 <= policy < config.sampling.num_policies:
         raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
-    batch = make_batch_env(resolve(config.env.env), config.family, [EnvContext(seed=0)])
+    batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
     spec, spaces = batch.spec, batch.spaces
     batch.close()
     checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
     model = restore_model(checkpoint, config.model, spec, device)
     return LoadedPolicy(model, spaces, spec, checkpoint, device=device, deterministic=deterministic, seed=seed)
-
-
-def _words_of(folder: Path) -> list[str]:
-    import json
-
-    saved = json.loads((folder / "config.json").read_text())
-    env = saved.get("options", saved).get("env", "")
-    return [f"--env={env}", f"--experiment={folder.name}", f"--train_dir={folder.parent}"]

@@ -25,8 +25,7 @@ from appo.algorithms.checkpoints import CheckpointError, load
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
-from appo.algorithms.population.ratings import WinMatrix, elo_ratings
-from appo.algorithms.reporting.population_log import SELF_PLAY
+from appo.algorithms.population.ratings import SELF_PLAY, WinMatrix, elo_ratings
 from appo.algorithms.sampling.config import RANDOM
 from appo.algorithms.sampling.episode_stats import EpisodeStats
 from appo.algorithms.sampling.match_results import MatchBook

@@ -13,6 +13,7 @@ import pkgutil
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -20,6 +21,8 @@ from torch import Tensor
 from appo.algorithms.learning import auxiliary
 from appo.algorithms.learning.minibatches import Minibatch
 from appo.algorithms.learning.protocols import Distribution
+from appo.envs.faults import FAILURES
+from appo.utils.cli import import_own
 from appo.utils.options import ConfigError
 
 
@@ -59,15 +62,16 @@ def load(name: str) -> AuxiliaryLoss:
     Raises:
         ConfigError: there is none, or its module defines no `LOSS`.
     """
-    path = name if "." in name else f"{auxiliary.__name__}.{name}"
+    is_own = "." in name or (name not in available() and Path(f"{name}.py").is_file())
+    path = name if is_own else f"{auxiliary.__name__}.{name}"
     try:
-        module = importlib.import_module(path)
-    except Exception as error:  # a module of the user's own raises whatever it likes
+        module = import_own(path) if is_own else importlib.import_module(path)
+    except FAILURES as error:  # a module of the user's own raises whatever it likes
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{path}.".startswith(f"{missing}."):
             raise ConfigError(
                 f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary "
-                f"({', '.join(available())}) nor a module that can be imported"
+                f"({', '.join(available())}) nor a file in this folder nor a module that can be imported"
             ) from error
         raise ConfigError(f"auxiliary_loss={name!r} cannot be imported: {type(error).__name__}: {error}") from error
     loss = getattr(module, "LOSS", None)

@@ -9,12 +9,15 @@ import importlib
 import pkgutil
 import sys
 import types
+from pathlib import Path
 
 from appo.algorithms.models import encoders
 from appo.algorithms.models.api import Encoder
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.api import ObservationLeaf
+from appo.envs.faults import FAILURES
+from appo.utils.cli import import_own
 from appo.utils.options import ConfigError
 
 AUTO = "auto"
@@ -55,15 +58,16 @@ def find_encoder(name: str) -> type[Encoder]:
         ConfigError: there is no such encoder; the message lists those there are.
     """
     path, _, attribute = name.partition(":")
-    if not attribute and name not in encoder_names():
+    is_ours = not attribute and name in encoder_names()
+    if not attribute and not is_ours and not Path(f"{name}.py").is_file():
         raise ConfigError(
-            f"encoder={name!r} does not exist; there are {', '.join([AUTO, *encoder_names()])}, "
-            "or package.module:Class for one of your own"
+            f"encoder={name!r} does not exist; there are {', '.join([AUTO, *encoder_names()])}, or one of your own: "
+            "my_file for the class Encoder of my_file.py in this folder, or package.module:Class"
         )
     try:
-        module = importlib.import_module(path if attribute else f"{encoders.__name__}.{name}")
+        module = importlib.import_module(f"{encoders.__name__}.{name}") if is_ours else import_own(path)
         found: type[Encoder] = getattr(module, attribute or "Encoder")
-    except Exception as error:  # a module of the user's own raises whatever it likes
+    except FAILURES as error:  # a module of the user's own raises whatever it likes
         raise ConfigError(f"encoder={name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if getattr(found, "kind", None) not in _KINDS or not isinstance(getattr(found, "minimum_size", None), int):
         raise ConfigError(

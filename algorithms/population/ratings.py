@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+SELF_PLAY = "self_play.json"  # the file of `WinMatrix.content`, in an experiment's folder
 _ELO = 400.0 / np.log(10.0)  # a difference of 400 means ten wins for a loss
 # Half a draw of every player against an average one: without it, a player who has won all matches would have no rating.
 _PRIOR = 0.5

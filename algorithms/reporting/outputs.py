@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from appo.algorithms.reporting.snapshot import RunSnapshot
 
@@ -16,6 +18,7 @@ class OutputFiles(NamedTuple):
     status: Path
     summary: Path
     timing: Path
+    options: Mapping[str, Any] = MappingProxyType({})  # every option of the run, as config.json has them
 
 
 class Sink(Protocol):

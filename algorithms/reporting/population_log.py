@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from appo.algorithms.population.ratings import SELF_PLAY
 from appo.utils.files import DiskFaults, JsonLines, atomic_write_json
 
-HISTORY, SELF_PLAY = "pbt_history.jsonl", "self_play.json"
+HISTORY = "pbt_history.jsonl"
 BEGIN, RESUME = "begin", "resume"  # kinds of rows, beside those of decisions
 
 

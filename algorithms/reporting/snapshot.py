@@ -39,5 +39,5 @@ class RunSnapshot(NamedTuple):
     faults: dict[str, int]  # counts of faults that were survived
     blocks: dict[str, int]  # state -> how many blocks are in it
     policies: tuple[PolicySnapshot, ...]
-    points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval`; else empty
+    points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval` or, at first, more often; else empty
     timing: tuple[TimingNode, ...] = ()  # together with points: where time has gone since this start

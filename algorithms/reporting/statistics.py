@@ -26,6 +26,8 @@ from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapsho
 from appo.algorithms.reporting.timing import OwnTimes, StageTimes, TimingNode
 
 RATES_EVERY_S = 1.0
+# Seconds between points at the beginning; later as a share of the time so far.
+EARLY_POINTS_EVERY_S, EARLY_SHARE = 2.0, 0.1
 EVALUATED = "eval_"  # beginning of the names of metrics that evaluations beside training tell
 
 
@@ -68,7 +70,7 @@ class Statistics:
         self._base_seconds = 0.0
         self._began = time.monotonic()
         self._newest: RunSnapshot | None = None
-        self._next_rates = self._next_point = 0.0
+        self._next_rates = self._next_point = self._first_point = 0.0
         self._point_every_s = point_every_s
         self._policies_with_episodes: set[int] = set()
         self._process = psutil.Process()
@@ -249,7 +251,10 @@ class Statistics:
         has_begun = bool(with_episodes) or any(self.training)
         if not is_first and not (has_begun and now >= self._next_point):
             return False
-        self._next_point = now + self._point_every_s
+        self._first_point = self._first_point or now
+        # Many at the beginning, where most changes; never more seldom than was asked for.
+        early = max(EARLY_POINTS_EVERY_S, EARLY_SHARE * (now - self._first_point))
+        self._next_point = now + min(self._point_every_s, early)
         return True
 
     def _points(self) -> tuple[Point, ...]:

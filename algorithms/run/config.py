@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import operator
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from appo.utils.options import ConfigError, option
 
 CONFIG_FILE = "config.json"  # in the experiment's folder
 # The driver's marks on Linux, and under Windows' Linux; none of them, and no CUDA program can run.
 _NVIDIA_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda|cuda:\d+")
 _UNFIT_FOR_A_FOLDER = re.compile(r"[^\w.+=@,-]")
 _MAX_PART_BYTES = 255  # of a path, on the usual file systems
 _MAX_NAME_BYTES = 200  # a run that is moved aside gets a longer name
 _MAX_FOLDER_BYTES = 3800  # of 4096 that a path may have; files lie below
+
+
+class Goal(NamedTuple):
+    """What ends a run, when a policy has reached it."""
+
+    metric: str  # reward, true_reward, or a tag
+    comparison: str
+    value: float
+
+    def holds(self, value: float) -> bool:
+        """This value of the metric is enough."""
+        return _COMPARISONS[self.comparison](value, self.value)
+
+
+def goal_of(text: str) -> Goal | None:
+    """The goal that `--stop_when` states; None: none.
+
+    Raises:
+        ConfigError: it is no comparison.
+    """
+    if not text.strip():
+        return None
+    found = re.fullmatch(r"\s*([\w./-]+?)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
+    try:
+        if found is None or not ("/" in found[1] or found[1] in ("reward", "true_reward")):
+            raise ValueError
+        value = float(found[3])
+        if not math.isfinite(value):
+            raise ValueError
+        return Goal(found[1], found[2], value)
+    except ValueError:
+        raise ConfigError(
+            f"stop_when={text!r} is no goal; for example 'reward>=475', 'true_reward>20' or 'eval/reward>=475', a tag "
+            "of docs/metrics.md"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -45,6 +90,17 @@ class RunConfig:
     train_for_seconds: float = option(
         1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.0, may_be_infinite=True
     )
+    stop_when: str = option(
+        "",
+        "End when a policy has reached this, such as 'reward>=475': reward or true_reward, as the mean of --stats_avg "
+        "episodes, or any tag, such as 'eval/reward>=475'; with >=, <=, > or <. Empty: no goal",
+    )
+    stop_after_no_progress: int = option(
+        0, "End when the best mean return has not become better for so many environment frames. 0: never", minimum=0
+    )
+    callback: str = option(
+        "", "A class of your own that hears of the run, my_module:MyCallback, see docs/metrics.md. Empty: none"
+    )
     save_every_sec: float = option(
         120.0, "Seconds between checkpoints; inf: only at the end", minimum=0.0, may_be_infinite=True
     )
@@ -67,7 +123,7 @@ class RunConfig:
     save_best_every_sec: float = option(5.0, "Seconds between looks at whether the policy is the best yet", minimum=0.0)
     stats_avg: int = option(100, "Episodes over which reported returns and lengths are averaged", minimum=1)
     experiment_summaries_interval: float = option(
-        20.0, "Seconds between points in TensorBoard and metrics.jsonl", minimum=0.1
+        20.0, "Seconds between points in TensorBoard and metrics.jsonl; at first more often", minimum=0.1
     )
     sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
     benchmark: bool = option(
@@ -100,11 +156,12 @@ class RunConfig:
         )
 
     def check_combinations(self) -> None:
-        """Refuse names and devices that no machine understands.
+        """Refuse names, goals and devices that no machine understands.
 
         Raises:
             ConfigError: the message names the nearest value that works.
         """
+        goal_of(self.stop_when)
         _check_train_dir(self.train_dir)
         _check_name("experiment", self.experiment)
         for part in self.experiments_root.split("/") if self.experiments_root else []:

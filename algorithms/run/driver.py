@@ -104,13 +104,14 @@ class Driver:
         self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
         self._frames_before = 0
         self._saves_done = 0
+        self._ended_by = ""  # a controller's reason
         self._next_update = self._next_memory = 0.0
         # Where all is one process, nothing that is decided may depend on the clock.
         self._update_every_s = 0.0 if config.workers.serial_mode else POLL_S
         self._began = time.monotonic()
 
     def run(self) -> str:
-        """Train until the budget is spent or a signal arrives; why it ended.
+        """Train until the budget is spent, a goal is reached or a signal arrives; why it ended.
 
         Raises:
             RunFailed: a worker keeps failing, or nothing moves any more.
@@ -129,6 +130,8 @@ class Driver:
         if self._stop.received is not None:
             return stopped_by(self._stop)
         self._accept()  # however small the budget was
+        if self._ended_by:
+            return self._ended_by
         return self.statistics.budget.reason(self.statistics.total_env_frames)
 
     def _update(self) -> None:
@@ -140,6 +143,7 @@ class Driver:
         self.statistics.driver_times.lap("snapshot")
         for controller in self._controllers:
             self._pool.send_all(controller.due(snapshot))
+            self._ended_by = self._ended_by or controller.ended_by()
         self.statistics.driver_times.lap("controllers")
         if snapshot.state == "training":
             for sink in self._sinks:
@@ -147,10 +151,10 @@ class Driver:
         self.statistics.driver_times.lap("sinks")
 
     def finished(self) -> bool:
-        """The budget is spent, or the run was told to end."""
+        """The budget is spent, a controller ends the run, or it was told to end."""
         if self._stop.received is not None:
             return True
-        return self._all_restored() and self.statistics.budget_spent >= 1.0
+        return bool(self._ended_by) or (self._all_restored() and self.statistics.budget_spent >= 1.0)
 
     def save(self) -> None:
         """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have.
@@ -194,7 +198,7 @@ class Driver:
             self._experiment.restore_missing()
             self._write_last(snapshot)
             for controller in self._controllers:
-                controller.end()
+                controller.end(snapshot)
             best = [best if best > float("-inf") else None for best in self.checkpoints.best]
             write_summary(self._files.summary, reason, best, snapshot)
         for sink in self._sinks:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib.metadata
+import json
 import logging
 import os
 import shlex
@@ -104,7 +105,8 @@ class Experiment:
     def output_files(self, policies: int) -> OutputFiles:
         """Where the numbers of a run are written."""
         events = tuple(self.summary_dir(policy) for policy in range(policies))
-        return OutputFiles(events, self.metrics_file, self.status_file, self.summary_file, self.timing_file)
+        options = json.loads(self._config)["options"]
+        return OutputFiles(events, self.metrics_file, self.status_file, self.summary_file, self.timing_file, options)
 
     def log_file(self, worker: str) -> Path:
         """Where a process writes its log."""

@@ -22,6 +22,7 @@ from appo.algorithms.workers.seeds import Seeds
 from appo.algorithms.workers.worker import Bells, SharedMemoryHandle
 from appo.algorithms.workers.worker_handle import WorkerSpec
 from appo.envs.api import EnvSpec
+from appo.envs.option_wrappers import dressed
 from appo.envs.registry import ResolvedEnv, resolve, vectorised
 from appo.utils.options import ConfigError
 from appo.utils.processes import available_memory
@@ -191,7 +192,7 @@ def resolved_env(config: TrainConfig) -> ResolvedEnv:
         ConfigError: it has no such form.
     """
     env = resolve(config.env.env)
-    return vectorised(env) if config.sampling.env_backend == "native" else env
+    return dressed(vectorised(env) if config.sampling.env_backend == "native" else env, config.env)
 
 
 def plan_of(

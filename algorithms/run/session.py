@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -15,8 +16,9 @@ from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.sinks.terminal import status_line
-from appo.algorithms.run import resources
+from appo.algorithms.run import ending, resources
 from appo.algorithms.run.config import torch_device
+from appo.algorithms.run.controllers.callbacks import load_callback
 from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.population_files import check_files
@@ -28,11 +30,12 @@ from appo.algorithms.workers.seeds import Seeds
 from appo.algorithms.workers.supervisor import Supervisor
 from appo.algorithms.workers.worker_handle import Limits
 from appo.envs.api import EnvProfile, EnvSpec
+from appo.envs.option_wrappers import layers_of
 from appo.envs.preflight import Checked, check_environment
 from appo.envs.registry import probe, resolve
 from appo.envs.specs import in_words
 from appo.utils.logs import log_to_terminal_and_file
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import require_file_size, set_title
 from appo.utils.signals import StopSignals
 
@@ -96,6 +99,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         config = resources.with_pooled_policies(resolved.config, device)
         check_with_spec(config, spec)
         check_files(config, resumed=resolved.resumed)
+        if config.run.callback:
+            load_callback(config.run.callback)
         sizes = resources.sizes_of(config, spec)
         available_mb = resources.check_memory(config, sizes)
         resources.check_descriptors(sizes)
@@ -116,7 +121,11 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         for warning in checked.warnings:
             log.warning("%s", warning)
         log.info("%s: %s", config.env.env, in_words(spec))
+        if layers := layers_of(config.env):
+            log.info("wrappers, from the inside out: %s", ", ".join(layer.told for layer in layers))
         print_origins(resolved)
+        for name, before, now in resolved.changed:
+            log.info("changed since the last start: %s %s -> %s", name, to_text(before), to_text(now))
         return _drive(config, spec, sizes, experiment, launcher, stop)
     finally:
         experiment.close()
@@ -163,10 +172,10 @@ def _drive(
     driver = Driver(config, experiment, pool, shared, stop)
     if spec.reports_true_reward:
         driver.statistics.expect_true_rewards()
-    return _follow(driver, experiment, stop)
+    return _follow(driver, config, experiment, stop)
 
 
-def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
+def _follow(driver: Driver, config: TrainConfig, experiment: Experiment, stop: StopSignals) -> int:
     failure = ""
     try:
         reason = driver.run()
@@ -188,6 +197,8 @@ def _follow(driver: Driver, experiment: Experiment, stop: StopSignals) -> int:
         return _fail(f"the last checkpoint could not be written: {why}")
     log.info("%s; %s", reason, status_line(last))
     log.info("experiment folder: %s", experiment.folder)
+    for line in ending.lines(config, last, reason):
+        print(line, flush=True)
     return stop.exit_code
 
 
@@ -262,6 +273,7 @@ def _fail(cause: str) -> int:
 
 
 def _end_at_once(launcher: ProcessLauncher) -> None:
-    print("interrupted again: ended at once, nothing more is saved", file=sys.stderr, flush=True)
     launcher.kill_everything()
+    with contextlib.suppress(OSError):  # not through Python's stream: the signal may have come while it was written to
+        os.write(2, b"interrupted again: ended at once, nothing more is saved\n")
     os._exit(128 + signal.SIGINT)

@@ -16,8 +16,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.utils.cli import to_text
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, to_text
 
 _REFUSED = 2
 _KEPT_LINES = 200
@@ -60,7 +59,7 @@ def train(
     """
     name = env if isinstance(env, str) else _name_of(env)
     words = [f"--env={name}", f"--experiment={experiment}", f"--train_dir={train_dir}"]
-    words += [f"--{option}={to_text(value)}" for option, value in options.items()]
+    words += [f"--{option}={_typed(value)}" for option, value in options.items()]
     code, lines = _run(words, quiet)
     if code == _REFUSED:
         raise ConfigError(lines[-1].removeprefix("train_appo.py: ") if lines else "refused")
@@ -91,6 +90,11 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
                 return process.wait(), lines
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
+
+
+def _typed(value: Any) -> str:
+    """A value as a command line has it; a dict, such as `env_kwargs`, is JSON there."""
+    return json.dumps(value) if isinstance(value, dict) else to_text(value)
 
 
 def _name_of(factory: Callable[..., Any]) -> str:

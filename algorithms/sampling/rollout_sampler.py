@@ -60,8 +60,9 @@ class SamplerRecipe:
             ConfigError: a limit can have no meaning, or see `make_vec_env`.
         """
         for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ConfigError(f"{name}={value!r} has to be at least {least}, or None")
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
         workers = (psutil.cpu_count(logical=False) or 1) if self.num_workers is None else self.num_workers
         number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
         processes: dict[str, Any] = {"backend": "serial"}
@@ -351,7 +352,8 @@ class RolloutSampler:
                 raise TypeError(f"{policy!r} is no policy; by name there is 'random'")
             return RandomPolicy(self.env.spec, self.env.num_envs, self.recipe.seed + env)
         if isinstance(policy, SamplerPolicy):
-            if (known := getattr(policy, "spec", None)) is not None and _layout(known) != _layout(self.env.spec):
+            known = getattr(policy, "spec", None)
+            if isinstance(known, EnvSpec) and _layout(known) != _layout(self.env.spec):
                 raise TypeError(
                     f"a policy for observations and actions {_layout(known)} cannot act in these environments, which "
                     f"have {_layout(self.env.spec)}"

@@ -58,10 +58,10 @@ class ConstantPolicy:
     """Always takes the same action."""
 
     def __init__(self, action: Any, leaves: tuple[ActionLeaf, ...]) -> None:
-        """Of a space.
+        """Check the action.
 
         Args:
-            action: [W] numbers in policy units, or one number.
+            action: [W] numbers in policy units; a single number where W is 1.
             leaves: the action space.
 
         Raises:
@@ -70,7 +70,7 @@ class ConstantPolicy:
         self._action = np.atleast_1d(np.asarray(action, np.float32))
         sizes = [size for leaf in leaves for size in ([leaf.size] if leaf.kind == "discrete" else [0] * leaf.size)]
         if self._action.shape != (len(sizes),):
-            raise ValueError(f"the action {action!r} has {self._action.size} numbers; {len(sizes)} are needed")
+            raise ValueError(f"the action {action!r} has {self._action.size} numbers instead of {len(sizes)}")
         for number, size in zip(self._action.tolist(), sizes, strict=True):
             if not (math.isfinite(number) if not size else number in range(size)):
                 wanted = f"a whole number from 0 to {size - 1}" if size else "a finite number"

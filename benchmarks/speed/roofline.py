@@ -30,8 +30,8 @@ from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
 from appo.envs.api import EnvSpec
+from appo.envs.option_wrappers import env_of
 from appo.envs.preflight import check_environment
-from appo.envs.registry import resolve as resolve_env
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
 from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, parser_of, show
@@ -151,7 +151,7 @@ def find_out(resolved: ResolvedConfig, options: Sequence[str], seconds: float, t
     """
     launcher = ProcessLauncher([str(ROOT), *sys.path])
     try:
-        arguments = (resolve_env(resolved.config.env.env), resolved.config.family, False)
+        arguments = (env_of(resolved.config.env), resolved.config.family, False)
         checked = launcher.run_once(check_environment, arguments, START_LIMIT, lambda: False)
         resolved, spec = fitted(resolved, checked.spec, checked.profile), checked.spec
         config = resources.with_pooled_policies(resolved.config, torch_device(resolved.config.run.device))

@@ -37,7 +37,8 @@ from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.seeds import Seeds
 from appo.envs.adapters import step_arrays
 from appo.envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
-from appo.envs.registry import make_batch_env, resolve
+from appo.envs.option_wrappers import env_of
+from appo.envs.registry import make_batch_env
 from appo.envs.spaces import random_actions
 from appo.utils.doorbells import Doorbell
 from appo.utils.processes import keep_freed_memory, limit_native_threads, pin_to_cores, usable_cores
@@ -63,7 +64,7 @@ def environment(config: TrainConfig, spec: EnvSpec, seconds: float) -> EnvTerm:
     for split in range(sizes.splits):
         places = range(split * per_split, (split + 1) * per_split)
         contexts = [EnvContext(0, place, place, per_split * sizes.splits, 1) for place in places]
-        batches.append(make_batch_env(resolve(config.env.env), family, contexts))
+        batches.append(make_batch_env(env_of(config.env), family, contexts))
     limit_native_threads()
     out = _scratch(sizes.rows, spec)
     drawn = itertools.cycle([random_actions(spec.actions, rng, sizes.rows) for _ in range(64)])

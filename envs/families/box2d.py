@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
-from appo.envs.registry import NoOptions
+from appo.envs.registry import NoOptions, make_arguments
 
 NAMES = (
     "LunarLander-v3",
@@ -26,7 +26,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         import Box2D  # noqa: F401
 
-        return gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True)
+        return gymnasium.make(name, disable_env_checker=True, **make_arguments(context))
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -60,4 +60,4 @@ def defaults(name: str) -> dict[str, Any]:
     return values
 
 
-FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, takes_kwargs=True)

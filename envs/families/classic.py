@@ -11,7 +11,7 @@ from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import render_arguments, unknown_name
+from appo.envs.registry import make_arguments, unknown_name
 from appo.utils.options import ConfigError, option
 
 NO_VELOCITY = "classic_cartpole_no_velocity"
@@ -40,8 +40,8 @@ def make(name: str, options: ClassicOptions, context: EnvContext) -> Any:
         if name == NO_VELOCITY or gymnasium.spec(env_id).vector_entry_point is None:
             raise ConfigError(f"--classic_vectorized=True is not possible with --env={name}; it is with CartPole-v1")
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return gymnasium.make_vec(env_id, context.vector_size, mode, **render_arguments(context))
-    env = gymnasium.make(env_id, disable_env_checker=True, **render_arguments(context))
+        return gymnasium.make_vec(env_id, context.vector_size, mode, **make_arguments(context))
+    env = gymnasium.make(env_id, disable_env_checker=True, **make_arguments(context))
     if name == NO_VELOCITY:
         from appo.envs.wrappers import SelectObservation
 
@@ -86,4 +86,4 @@ def _check_name(name: str) -> None:
         raise unknown_name(name, NAMES)
 
 
-FAMILY = EnvFamily(make, ClassicOptions, defaults, NAMES)
+FAMILY = EnvFamily(make, ClassicOptions, defaults, NAMES, takes_kwargs=True)

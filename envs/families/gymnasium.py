@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
-from appo.envs.registry import NoOptions, render_arguments
+from appo.envs.registry import NoOptions, make_arguments
 
 
 def make(name: str, options: NoOptions, context: EnvContext) -> Any:
     """Build the environment that Gymnasium knows by this id."""
     import gymnasium
 
-    return gymnasium.make(name, disable_env_checker=True, **render_arguments(context))
+    return gymnasium.make(name, disable_env_checker=True, **make_arguments(context))
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -20,4 +20,4 @@ def defaults(name: str) -> dict[str, Any]:
     return {}
 
 
-FAMILY = EnvFamily(make, NoOptions, defaults)
+FAMILY = EnvFamily(make, NoOptions, defaults, takes_kwargs=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import NoOptions
+from appo.envs.registry import NoOptions, make_arguments
 
 NAMES = (
     "MiniGrid-Empty-5x5-v0",
@@ -42,7 +42,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
 
     from appo.envs.simulators.minigrid_view import SymbolsOnly
 
-    return SymbolsOnly(gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True))
+    return SymbolsOnly(gymnasium.make(name, disable_env_checker=True, **make_arguments(context)))
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -69,4 +69,4 @@ def defaults(name: str) -> dict[str, Any]:
     return values | {"rnn_chrono_init": rollout} if remembers else values
 
 
-FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, takes_kwargs=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import NoOptions
+from appo.envs.registry import NoOptions, make_arguments
 
 NAMES = (
     "Ant-v5",
@@ -34,7 +34,7 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
     import mujoco
 
     mujoco.set_mju_user_warning(_log_warning)  # its own way is to append to MUJOCO_LOG.TXT where the user happens to be
-    return gymnasium.make(name, render_mode=context.render_mode, disable_env_checker=True)
+    return gymnasium.make(name, disable_env_checker=True, **make_arguments(context))
 
 
 def _log_warning(text: str) -> None:
@@ -68,4 +68,4 @@ def defaults(name: str) -> dict[str, Any]:
     }
 
 
-FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, takes_kwargs=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import pkgutil
+import re
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -21,6 +23,8 @@ from appo.utils.options import ConfigError
 _PREFIX = "pettingzoo_"
 _MPE2 = "mpe2"
 GROUPS = ("classic", "sisl", "butterfly", _MPE2)
+_OTHER_GROUPS = ("atari", "magent", "mpe")
+_VERSIONED = re.compile(r"\w+_v\d+")
 NAMES = (
     "pettingzoo_classic_rps_v2",
     "pettingzoo_classic_tictactoe_v3",
@@ -48,11 +52,11 @@ def make(name: str, options: NoOptions, context: EnvContext) -> Any:
 
     try:
         with _without_deprecations():
-            module = _module(name)
+            module, kwargs = _module(name), context.env_kwargs or {}
             if hasattr(module, "parallel_env"):
-                env = module.parallel_env(render_mode=context.render_mode)
+                env = module.parallel_env(render_mode=context.render_mode, **kwargs)
             else:
-                env = InTurns(module.env(render_mode=context.render_mode))
+                env = InTurns(module.env(render_mode=context.render_mode, **kwargs))
             return PaddedAgents(env) if differ(env) and can_be_padded(env) else env
     except ModuleNotFoundError:
         raise  # the registry says what to install
@@ -69,6 +73,10 @@ def defaults(name: str) -> dict[str, Any]:
 def _module(name: str) -> ModuleType:
     group, _, rest = name.removeprefix(_PREFIX).partition("_")
     if group not in GROUPS or not rest:
+        if rest and group in _OTHER_GROUPS:
+            raise ConfigError(
+                f"--env={name}: the group {group} of PettingZoo is not supported; these are: {', '.join(GROUPS)}"
+            )
         raise unknown_name(name, NAMES)
     package = _MPE2 if group == _MPE2 else f"pettingzoo.{group}"
     module = f"{package}.{rest}"
@@ -76,8 +84,14 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name == module:
-            raise unknown_name(name, NAMES) from error
+            raise unknown_name(name, _installed(group, package) or NAMES) from error
         raise
+
+
+def _installed(group: str, package: str) -> list[str]:
+    """Names of all environments of a group."""
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return [f"{_PREFIX}{group}_{module.name}" for module in modules if _VERSIONED.fullmatch(module.name)]
 
 
 @contextlib.contextmanager
@@ -88,4 +102,4 @@ def _without_deprecations() -> Iterator[None]:
         yield
 
 
-FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES)
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, takes_kwargs=True)

@@ -168,6 +168,8 @@ def _facts_of(rom: Path) -> tuple[list[ale_py.Action], tuple[int, int]]:
 
 def _rom_of(name: str) -> Path:
     """`atari_space_invaders` and `ALE/SpaceInvaders-v5` -> the file of `space_invaders`."""
+    if name.startswith("ALE/") and not name.endswith("-v5"):
+        raise ConfigError(f"{name!r}: the version of ALE's environments is 5; {name.rpartition('-v')[0] or name}-v5")
     games = ale_py.roms.get_all_rom_ids()
     wanted = re.sub(r"^atari_|^ALE/|(NoFrameskip)?-v\d+$", "", name)
     for game in games:

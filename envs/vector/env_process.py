@@ -57,7 +57,7 @@ class ChildFaults(NamedTuple):
     restarts: Restarts | None = None  # in all; None: without a limit
 
     def policy(self, count: Callable[[bool], None]) -> FaultPolicy:
-        """That does so, and tells of each failure that is survived, see `FaultPolicy`."""
+        """The fault policy of a batch; `count`: told of each failure that is survived."""
         return FaultPolicy(self.max_rebuilds, drops_bad_data=self.drops_bad_data, count=count, restarts=self.restarts)
 
 

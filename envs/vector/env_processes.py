@@ -94,7 +94,7 @@ class EnvProcess:
         self.poll = select.poll()  # of this process alone
         self.is_ready = self.has_ended = self.is_closed = False
         self.failure: Failure | None = None  # as it told before it ended
-        self.late: tuple[list[int], float] | None = None  # environments for which it was killed, and their limit (s)
+        self.late: tuple[list[int], float, str] | None = None  # why it was killed: environments, seconds, doing what
         self.deadline = 0.0  # by which it is ready
         self.waiting: list[bytes] = []  # messages until it is
 
@@ -594,7 +594,7 @@ class EnvProcesses(AskedEnvs):
         worker.in_a_row = worker.in_a_row + 1 if done == worker.done_at_end else 1
         worker.done_at_end = done
         if worker.in_a_row > MOST_IN_A_ROW:
-            worker.why = f"it is the {worker.in_a_row}th time without a step in between"
+            worker.why = f"it has ended {worker.in_a_row} times in a row without a step in between"
             return False
         if not worker.quota.take(time.monotonic()):
             worker.why = worker.quota.why
@@ -603,9 +603,10 @@ class EnvProcesses(AskedEnvs):
 
     def _raise_end(self, worker: EnvProcess) -> None:
         if worker.failure is not None:
-            raise EnvWorkerError.of(worker.failure, worker.worker)
+            told = f"{worker.failure.message}; {worker.why}" if worker.why else worker.failure.message
+            raise EnvWorkerError.of(worker.failure._replace(message=told), worker.worker)
         if worker.late is not None:
-            raise EnvTimeout(*worker.late, "their step" if worker.is_ready else "being built", worker.why)
+            raise EnvTimeout(*worker.late, worker.why)
         code, how = worker.end
         raise EnvWorkerDied(list(worker.envs), worker.worker, code, f"{how}; {worker.why}" if worker.why else how)
 
@@ -628,19 +629,20 @@ class EnvProcesses(AskedEnvs):
         for worker in self.workers:
             if worker.has_ended:
                 continue
-            late, limit = self._late(worker, now)
+            late, limit, what = self._late(worker, now)
             if not late:
                 continue
             if settings.restarts.on == "raise":
-                raise EnvTimeout(late, limit, "their step" if worker.is_ready else "being built")
+                raise EnvTimeout(late, limit, what)
             log.warning("environments %s took more than %g s: their process is killed", in_words(late), limit)
-            worker.late = late, limit
+            worker.late = late, limit, what
             send_signal(worker.pid, signal.SIGKILL)
 
-    def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float]:
+    def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float, str]:
+        """Environments that take too long, their limit in seconds, and what they do; none: they are in time."""
         settings = self.settings
         if not worker.is_ready:
-            return (list(worker.envs) if now > worker.deadline else []), settings.reset_timeout_s
+            return (list(worker.envs) if now > worker.deadline else []), settings.reset_timeout_s, "being built"
         done = int(self.rows.done[worker.slice].sum())
         if done != worker.done_at_look:  # its environments take turns
             worker.done_at_look, worker.progress_at = done, now
@@ -648,11 +650,14 @@ class EnvProcesses(AskedEnvs):
         resets = self.rows.command[worker.slice] != STEP
         since = now - np.maximum(self._asked_at[worker.slice], worker.progress_at)
         limit = settings.step_timeout_s if settings.step_timeout_s is not None else float("inf")
-        for is_concerned, seconds in ((resets, settings.reset_timeout_s), (~resets, limit)):
+        for is_concerned, seconds, what in (
+            (resets, settings.reset_timeout_s, "their reset"),
+            (~resets, limit, "their step"),
+        ):
             late = np.flatnonzero(busy & is_concerned & (since > seconds))
             if len(late):
-                return (late + worker.envs.start).tolist(), seconds
-        return [], 0.0
+                return (late + worker.envs.start).tolist(), seconds, what
+        return [], 0.0, ""
 
     def _workers_of(self, envs: NDArray[np.int64]) -> list[EnvProcess]:
         wanted = set(envs.tolist())

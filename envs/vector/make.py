@@ -79,10 +79,10 @@ def make_vec_env(
             f"batch_size={batch_size} of {number} environments; nearest: {min(max(1, batch_size), number)}"
         )
     if not isinstance(restarts, Restarts):
-        raise ConfigError(f"restarts={restarts!r} is none; for example restarts=Restarts('restart', max_lifetime=10)")
+        raise ConfigError(f"restarts={restarts!r} has to be such as Restarts('restart', max_lifetime=10)")
     restarts.check()
     for name, seconds in (("reset_timeout", reset_timeout), ("step_timeout", step_timeout)):
-        if seconds is not None and not seconds > 0:
+        if seconds is not None and (not isinstance(seconds, int | float | np.number) or not seconds > 0):
             raise ConfigError(f"{name}={seconds!r} has to be a time above 0, in seconds; step_timeout=None: no limit")
     if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
         raise ConfigError(f"seed={seed!r} has to be a whole number of at least 0, or None")
@@ -136,14 +136,15 @@ def _source(env: Any, num_envs: int | None, first_env: int) -> tuple[ResolvedEnv
         if num_envs not in (None, len(env)) or not env:
             raise ConfigError(f"{len(env)} factories for {num_envs} environments")
         for factory in env:
-            _require_factory(factory)
+            if not callable(factory):
+                raise ConfigError(f"{factory!r} in a list of environments is no factory; names stand alone")
         return _resolved(_OneOf(tuple(_FromContext(factory) for factory in env), first_env)), len(env)
     if not isinstance(num_envs, int | np.integer) or num_envs < 1:
         raise ConfigError(f"num_envs={num_envs}: a whole number of at least 1 is needed")
     if isinstance(env, str):
         return resolve(env), int(num_envs)
     _require_factory(env)
-    return (env if isinstance(env, ResolvedEnv) else _resolved(_FromContext(env))), num_envs
+    return (env if isinstance(env, ResolvedEnv) else _resolved(_FromContext(env))), int(num_envs)
 
 
 def _require_factory(env: Any) -> None:

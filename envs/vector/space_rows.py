@@ -70,11 +70,10 @@ def _flat(actions: Any, agents: int) -> Any:
 
 
 def _length(actions: Any) -> int:
-    if isinstance(actions, dict):
-        return _length(next(iter(actions.values())))
-    if isinstance(actions, tuple):
-        return _length(actions[0])
+    parts = tuple(actions.values()) if isinstance(actions, dict) else actions
+    if isinstance(parts, tuple) and parts:
+        return _length(parts[0])
     try:
-        return len(actions)
+        return len(parts)
     except TypeError as error:
         raise ValueError(f"actions are a {type(actions).__name__}; one for each environment is needed") from error

@@ -12,6 +12,7 @@ import appo.algorithms.learning.auxiliary
 import appo.algorithms.models.encoders
 import appo.envs.families
 from appo.algorithms.config import reference
+from appo.algorithms.familiar_words import HINTS, SYNONYMS
 from appo.algorithms.learning import auxiliary_loss
 from appo.algorithms.models.encoder_registry import find_encoder
 from appo.envs.adapters import step_arrays
@@ -53,6 +54,7 @@ def known_options():
     names = set(re.findall(r"^\| `--(\w+)`", reference(), flags=re.MULTILINE))
     names |= set(re.findall(r", `--(\w+)`", reference()))
     names |= {option for options in family_options().values() for option in options}
+    names |= {"help", "version"} | SYNONYMS.keys() | HINTS.keys()
     return names | {
         field.name
         for name in files_of(appo.algorithms.learning.auxiliary)

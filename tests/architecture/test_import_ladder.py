@@ -24,6 +24,7 @@ FLOORS = [
         "appo.algorithms.run_state",
         "appo.algorithms.checkpoint_names",
         "appo.algorithms.fitted_defaults",
+        "appo.algorithms.familiar_words",
         "appo.algorithms.saved_config",
     ],
     ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],

@@ -83,7 +83,7 @@ def test_what_is_no_configuration_is_refused(experiment, text, message):
         ({"gamme": 0.9}, "sets unknown option 'gamme'; did you mean gamma"),
         ({"gamma": "x"}, "sets gamma='x'; expected a"),
         ({"gamma": None}, "sets gamma=None; expected a"),
-        ({"gamma": 3.0}, r"sets gamma=3.0; allowed: \["),
+        ({"gamma": 3.0}, "sets gamma=3.0; allowed: at least 0, at most 1"),
         ({"gamma": float("nan")}, "sets gamma=nan; expected a finite number"),
         ({"gamma": {"__class__": "os.system"}}, "sets gamma={'__class__': 'os.system'}; expected a"),
         ({"gamma": float("inf")}, "sets gamma=inf; expected a finite number"),

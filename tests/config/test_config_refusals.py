@@ -61,7 +61,7 @@ def spec(agents=1):
         ("--reward_scale=inf", "sets reward_scale='inf'; expected a finite number"),
         ("--reward_scale=1e39", r"sets reward_scale=1e\+39; allowed: "),
         ("--gamma=nan", "sets gamma='nan'; expected a finite number"),
-        ("--rnn_num_layers=1000", r"sets rnn_num_layers=1000; allowed: \[1, 32\]"),
+        ("--rnn_num_layers=1000", r"sets rnn_num_layers=1000; allowed: at least 1, at most 32"),
         ("--encoder_extra_fc_layers=1000", "sets encoder_extra_fc_layers=1000; allowed: "),
         ("--hidden_size=1e9", "sets hidden_size=1000000000; allowed: "),
         ("--mlp_layers=" + ",".join("8" * 99), "allowed: up to 32 widths of 1 to 32768"),

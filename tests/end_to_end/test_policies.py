@@ -58,3 +58,11 @@ def test_policies_share_policy_workers_and_splits_that_cannot_be_dealt_evenly(st
     frames = [policy["env_frames"] for policy in run.status()["policies"]]
     assert min(frames) > 0.5 * max(frames)
     assert all(policy["train_steps"] > 0 for policy in run.status()["policies"])
+
+
+def test_a_run_that_goes_on_with_fewer_policies_says_which_it_leaves_out(start):
+    run = start(*SMALL, "--num_policies=3", "--train_for_env_steps=3000")
+    assert run.end() == 0, run.output
+    again = start(*SMALL, "--num_policies=1", "--train_for_env_steps=6000")
+    assert again.end() == 0, again.output
+    assert "num_policies=1 leaves out policies 1, 2 of this experiment" in again.output

@@ -141,9 +141,9 @@ def reset_without_info(self, *, seed=None, options=None):
 
 
 BROKEN = {
-    "no info at a reset": ({"reset": reset_without_info}, "'reset' should be .*info"),
-    "no seed": ({"reset": lambda self: (self.observe(), {})}, r"'seed' should be an argument of reset: def reset"),
-    "four values": ({"step": lambda self, action: Sound.step(self, action)[:4]}, "'step' should be .*a tuple of 4"),
+    "no info at a reset": ({"reset": reset_without_info}, "'reset' should be .*info.* shimmy"),
+    "no seed": ({"reset": lambda self: (self.observe(), {})}, "'seed' should be an argument of reset: .* shimmy"),
+    "four values": ({"step": lambda self, action: Sound.step(self, action)[:4]}, "'step' should .*tuple of 4.* shimmy"),
     "a flag": (replaced(2, "no"), "'terminated' should be True or False, but is str 'no'"),
     "a float flag": (replaced(3, 0.5), "'truncated' should be True or False, but is float 0.5"),
     "no reward": (replaced(1, None), "'reward' should be one real number, but is NoneType None"),

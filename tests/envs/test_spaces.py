@@ -1,5 +1,7 @@
 """Spaces: what each becomes, values that survive the way there and back, and what is refused."""
 
+import re
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -206,3 +208,33 @@ def test_random_actions_keep_to_the_mask_and_reach_every_allowed_choice():
     first, second = random_actions(leaves, np.random.default_rng(0), 400, mask).T
     assert set(first) == {0, 2}
     assert set(second) == {0, 1}, "a leaf with every choice forbidden counts as all allowed"
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "reason"),
+    [
+        (spaces.Discrete(3), [0, 1, 3], "are not all from 0 to 2"),
+        (spaces.Discrete(3, start=1), np.array([False, True, True]), "are not all from 1 to 3"),
+        (spaces.Discrete(300, start=-5), np.array([1, 2, 255], np.uint8), ""),
+        (spaces.Discrete(3), [0.0, 1.0, 1.5], "are not all whole numbers"),
+        (spaces.Discrete(3), [0.0, np.nan, 1.0], "are not all whole numbers"),
+        (spaces.Discrete(3), [0.0, 3.0, 1.0], "are not all from 0 to 2"),
+        (spaces.Discrete(3), [[0], [1], [2]], "have shape (3, 1)"),
+        (spaces.MultiDiscrete([2, 3]), [[0, 2], [1, 3], [0, 0]], "are not all of MultiDiscrete"),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1], [2, 0]], "are not all of MultiBinary"),
+        (spaces.Box(-1, 1, (1,), np.float32), [[0.0], [np.nan], [1.0]], "hold NaN"),
+        (spaces.Box(-1, 1, (1,), np.float32), [["a"], ["b"], ["c"]], "expected numbers of shape (3, 1)"),
+        (spaces.Tuple([spaces.Discrete(2)] * 2), [[0, 1, 0], [0, 0, 0]], "are a list; expected a tuple of 2 batches"),
+        (spaces.Tuple([spaces.Discrete(2)] * 2), ([0, 1, 0],), "expected a tuple of 2 batches"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [0, 1, 0]}, "expected a dict with a"),
+    ],
+)
+def test_what_is_no_batch_of_actions_is_not_stored(space, actions, reason):
+    layout = ActionLayout(space)
+    out = np.zeros((3, layout.width), np.float32)
+    if not reason:
+        layout.store(actions, out)
+        assert out.ravel().tolist() == [6.0, 7.0, 260.0]
+        return
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        layout.store(actions, out)

@@ -127,7 +127,8 @@ def test_points_come_at_their_interval_and_status_every_second(run, clock):
         clock.now += 0.1
     times = [line["time"] for line in run.lines() if line["policy"] == 0]
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert len(times) == 5 and gaps == pytest.approx([20.0] * 4, abs=0.15)
+    assert gaps[:9] == pytest.approx([2.0] * 9, abs=0.15), "at first, when most changes"
+    assert all(after >= before - 0.15 for before, after in itertools.pairwise(gaps)) and gaps[-1] > 8.0
     assert 85 <= statuses <= 101
 
 
@@ -240,11 +241,11 @@ def test_a_run_without_progress_has_no_estimate_of_its_remaining_time(clock):
 
 def test_the_line_on_the_terminal_is_short_and_complete(clock):
     statistics = moving(clock, Budget(1_000_000, 1e9), frames_per_s=12_345)
-    assert "reward -  lag -" in status_line(statistics.snapshot())
+    assert "reward - (no episode has ended)  lag -" in status_line(statistics.snapshot())
     statistics.add(episode(0, 3.14159))
     statistics.add(training(0, version_diff_avg=1.26))
     line = status_line(statistics.snapshot())
-    assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3  left 0:00:31"
+    assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3 steps  left 0:00:31"
 
 
 def test_the_line_comes_every_few_seconds_once_there_are_frames(run, clock, caplog):
@@ -351,3 +352,31 @@ def test_a_folder_in_the_place_of_each_file_ends_nothing(tmp_path, clock, caplog
     kinds = {text.partition(" could")[0] for text in warnings_of(caplog)}
     assert kinds == {"TensorBoard events", "metrics.jsonl", "status.json", "summary.json"}
     run.experiment.close()
+
+
+def test_points_come_more_and_more_seldom_until_they_come_as_often_as_asked_for(clock):
+    statistics = small_statistics(every_s=20.0)
+    statistics.add(episode(0))
+    points = []
+    for second in range(600):
+        statistics.add(episode(0))
+        points += [second] if statistics.snapshot().points else []
+        clock.now += 1.0
+    gaps = [after - before for before, after in itertools.pairwise(points)]
+    assert set(gaps[:9]) == {2} and max(gaps) == 20 and gaps[-5:] == [20] * 5
+    assert all(later >= earlier for earlier, later in itertools.pairwise(gaps))
+
+
+def test_tensorboard_files_begin_with_a_layout_and_the_options(run, clock):
+    add_point(run, clock, 1.0)
+    run.write_point()
+    run.close()
+    found = EventAccumulator(str(run.experiment.summary_dir(0)), size_guidance={"tensors": 0})
+    found.Reload()
+    [layout] = found.Tensors("custom_scalars__config__")
+    told = layout.tensor_proto.string_val[0]
+    assert told.index(b"0_aux/avg_reward") < told.index(b"0_aux/avg_len") < told.index(b"0_aux/_fps")
+    [options] = [found.Tensors(tag) for tag in found.Tags()["tensors"] if tag.startswith("options")]
+    assert b"| learning_rate | " in options[0].tensor_proto.string_val[0]
+    plugins = found.summary_metadata
+    assert any("hparams" in tag for tag in plugins)

@@ -1,20 +1,18 @@
 """The benchmark of the trainer: rates from looks that are known, and once as a user starts it."""
 
 import json
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from appo import train_appo
 from appo.algorithms.config import resolve, to_json
 from appo.algorithms.run.benchmark import Rates, rates_of
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.trial import without, words_of
 from appo.utils.options import ConfigError
-from appo.utils.signals import MAIN_PROCESS_DECIDES
 from tests.architecture.source_tree import ROOT
+from tests.in_process import exit_code_of
 
 
 def test_the_mean_is_over_all_and_windows_do_not_overlap():
@@ -77,12 +75,14 @@ def test_an_experiment_that_goes_on_is_measured_with_its_options_for_as_long_as_
 @pytest.mark.parametrize("what", ["--benchmark=True", "--autotune=True"])
 def test_where_nothing_can_be_written_nothing_is_measured(what, capsys):
     words = ["--env=CartPole-v1", what, "--train_dir=/proc/nowhere", "--device=cpu"]
-    assert refused(words) == 2
+    assert exit_code_of(words) == 2
     assert "train_dir=/proc/nowhere cannot be made" in capsys.readouterr().err
 
 
 def test_no_time_to_measure_in_is_refused(tmp_path, capsys):
-    assert refused(["--env=CartPole-v1", "--benchmark=True", "--train_for_seconds=0", f"--train_dir={tmp_path}"]) == 2
+    assert (
+        exit_code_of(["--env=CartPole-v1", "--benchmark=True", "--train_for_seconds=0", f"--train_dir={tmp_path}"]) == 2
+    )
     assert "train_for_seconds=0 is too short to measure anything in; nearest: 1" in capsys.readouterr().err
 
 
@@ -95,16 +95,6 @@ def test_an_experiment_that_was_not_named_has_nothing_to_do_with_it(tmp_path):
     with pytest.raises(ConfigError, match="was trained with env='CartPole-v1'"):
         resolve(["--env=Acrobot-v1", place])
     assert resolve(["--env=Acrobot-v1", place, "--benchmark=True"]).config.env.env == "Acrobot-v1"
-
-
-def refused(words):
-    """The exit code of the program in this process, whose signal handlers are put back."""
-    kept = {number: signal.getsignal(number) for number in MAIN_PROCESS_DECIDES}
-    try:
-        return train_appo.main(["train_appo.py", *words])
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def test_a_run_that_does_not_train_is_told_with_its_last_line(tmp_path):

@@ -197,7 +197,7 @@ def test_the_last_results_are_written_at_the_end_and_drawn_matches_are_told_of(t
     with caplog.at_level(logging.WARNING):
         case.meet(0, 1.0, 4, 1.0, times=300)
     assert caplog.text.count("the first 200 matches were all drawn") == 1
-    case.play.end()
+    case.play.end(case.statistics.last_snapshot())
     assert json.loads((tmp_path / "self_play.json").read_text())["draws"][0] == [0, 0, 300]
 
 

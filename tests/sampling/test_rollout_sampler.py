@@ -1,5 +1,6 @@
 """The sampler: exact numbers of episodes, no bias, whatever the timing, the backend and the deaths of processes."""
 
+import dataclasses
 import functools
 import pickle
 import re
@@ -252,14 +253,14 @@ def test_native_environments_are_sampled_without_their_extra_rows():
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (lambda seen: None, "actions have type NoneType; expected shape (3,), whole numbers"),
-        (lambda seen: np.array([1]), "actions have shape (1,) and type int64; expected shape (3,)"),
-        (lambda seen: np.full(3, 0.5), "type float64; expected shape (3,), whole numbers"),
+        (lambda seen: None, "actions have type NoneType; expected numbers of shape (3,)"),
+        (lambda seen: np.array([1]), "actions have shape (1,) and type int64; expected numbers of shape (3,)"),
+        (lambda seen: np.full(3, 0.5), "are not all whole numbers"),
         (lambda seen: np.array([0, 1000, 1]), "actions [   0, 1000,    1] are not all from 0 to 999"),
         (lambda seen: [0, -1, 1], "are not all from 0 to 999"),
         (1000, "the action 1000 holds 1000; a whole number from 0 to 999 is needed"),
         (0.9, "the action 0.9 holds 0.9; a whole number"),
-        ((0, 1), "the action (0, 1) has 2 numbers; 1 are needed"),
+        ((0, 1), "the action (0, 1) has 2 numbers instead of 1"),
     ],
 )
 def test_what_is_no_action_is_never_played(build, policy, reason):
@@ -293,8 +294,9 @@ def test_numbers_of_nothing_are_refused(build, number):
         with pytest.raises(ValueError, match="a whole number of at least 1 is needed"):
             call(number)
     for name in ("max_episode_length", "num_workers", "max_policy_lag"):
-        with pytest.raises(ConfigError, match=f"{name}=-1 has to be at least"):
-            build(Echo, 1, **{"num_workers": 0, name: -1})
+        wrong: dict[str, Any] = {name: -1}
+        with pytest.raises(ConfigError, match=f"{name}=-1 has to be a whole number of at least"):
+            dataclasses.replace(SamplerRecipe(Echo, 1, 0), **wrong).build()
 
 
 def test_a_file_is_named_as_it_was_told(build, tmp_path):

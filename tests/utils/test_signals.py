@@ -57,7 +57,8 @@ def test_a_second_ctrl_c_ends_at_once(stop, monkeypatch):
         receive(signal.SIGINT)
 
 
-def test_what_a_launcher_sends_to_the_program_and_to_its_group_is_one_request(stop):
+def test_what_a_launcher_sends_to_the_program_and_to_its_group_is_one_request(stop, monkeypatch):
+    monkeypatch.setattr("appo.utils.signals.time.monotonic", lambda: 7.0)
     receive(signal.SIGINT)
     receive(signal.SIGINT)
     assert stop.received is signal.SIGINT

@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,19 @@ from typing import Any
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.utils.files import AppendedFile, DiskFaults
+
+# The first charts of the tab "custom scalars".
+LAYOUT = {
+    "run": {
+        "return": ["Multiline", ["0_aux/avg_reward", "0_aux/avg_true_reward", "eval/reward"]],
+        "episode length": ["Multiline", ["0_aux/avg_len"]],
+        "frames per second": ["Multiline", ["0_aux/_fps"]],
+    },
+    "learning": {
+        "entropy": ["Multiline", ["train/entropy"]],
+        "change of the policy": ["Multiline", ["train/kl_divergence", "train/fraction_clipped"]],
+    },
+}
 
 
 class TensorBoardEvents:
@@ -28,6 +41,8 @@ class TensorBoardEvents:
         with _without_torch():
             from tensorboardX.proto.event_pb2 import Event
             from tensorboardX.record_writer import masked_crc32c
+
+            self._described = _described(files.options) if files.options else []
         self._new_event, self._checksum = Event, masked_crc32c
         self._folders = files.events
         self._files: list[AppendedFile | None] = [None] * len(files.events)
@@ -60,7 +75,8 @@ class TensorBoardEvents:
         now, self._num_files = time.time(), self._num_files + 1
         header = self._record(self._new_event(wall_time=now, file_version="brain.Event:2"))
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{self._num_files:03d}"
-        return AppendedFile(folder / name, header)
+        begins = [self._record(self._new_event(wall_time=now, summary=summary)) for summary in self._described]
+        return AppendedFile(folder / name, b"".join([header, *begins]))
 
     def _record(self, event: Any) -> bytes:
         """length, its checksum, the event, its checksum."""
@@ -68,6 +84,17 @@ class TensorBoardEvents:
         length = struct.pack("<Q", len(content))
         checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
         return length + next(checksums) + content + next(checksums)
+
+
+def _described(options: Mapping[str, Any]) -> list[Any]:
+    """What a file begins with: the layout, and the options as text and as hyperparameters."""
+    from tensorboardX.summary import custom_scalars, hparams, text
+
+    plain = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in options.items()}
+    rows = [f"| {name} | {str(value).replace('|', '/')} |" for name, value in sorted(plain.items())]
+    table = "\n".join(["| option | value |", "| --- | --- |", *rows])
+    experiment, begin, _ = hparams(plain, {"0_aux/avg_reward": 0.0})  # the third says that all went well
+    return [custom_scalars(LAYOUT), text("options", table), experiment, begin]
 
 
 @contextmanager

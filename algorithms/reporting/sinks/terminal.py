@@ -42,12 +42,18 @@ def status_line(snapshot: RunSnapshot) -> str:
     fps = "/".join(_short(rate) for rate in snapshot.fps.values())
     windows = "/".join(str(window_s) for window_s in snapshot.fps)
     rewards = " ".join("-" if p.avg_reward is None else f"{p.avg_reward:.2f}" for p in snapshot.policies)
+    if all(policy.avg_reward is None for policy in snapshot.policies):
+        rewards = "- (no episode has ended)"
     lags = " ".join("-" if p.policy_lag is None else f"{p.policy_lag:.1f}" for p in snapshot.policies)
+    if any(policy.policy_lag is not None for policy in snapshot.policies):
+        lags += " steps"
     left_s = snapshot.seconds_left
-    left = "-" if left_s is None or left_s > _LONGEST_ETA_S else str(timedelta(seconds=round(left_s)))
+    left = ""
+    if left_s is not None and left_s <= _LONGEST_ETA_S:
+        left = f"  left {timedelta(seconds=round(left_s))}"
     faults = "".join(f"  {name.replace('_', ' ')} {count}" for name, count in snapshot.faults.items() if count)
     frames = _short(snapshot.env_frames)
-    return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}  left {left}{faults}"
+    return f"fps ({windows} s) {fps}  frames {frames}  reward {rewards}  lag {lags}{left}{faults}"
 
 
 def _short(number: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from appo.algorithms.config import TrainConfig
+from appo.algorithms.config import TrainConfig, values_of
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.event_log import EventLog
@@ -28,6 +28,10 @@ class ControllerContext(NamedTuple):
     log_dir: Path
     run_state: Callable[[int], dict[str, Any]]  # policy -> what its checkpoints keep of the driver and the workers
 
+    def options(self) -> dict[str, Any]:
+        """Every option of the run by name."""
+        return values_of(self.config)
+
 
 class Controller(Protocol):
     """Decides one thing while a run goes on; carries nothing out itself."""
@@ -42,9 +46,13 @@ class Controller(Protocol):
             RunFailed: the run cannot go on.
         """
 
-    def end(self) -> None:
-        """The run has ended, and the last reports were taken; files of the experiment are still open."""
-        return
+    def end(self, last: RunSnapshot) -> None:
+        """The run has ended as `last` says, and the last reports were taken; the experiment's files are still open."""
+        del last
+
+    def ended_by(self) -> str:
+        """Why the run should end now; empty: it goes on."""
+        return ""
 
     def state(self, policy: int) -> dict[str, Any]:
         """What checkpoints of a policy keep of this, by names of its own; comes back in `PolicyRestored.run_state`."""

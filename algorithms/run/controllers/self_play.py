@@ -138,8 +138,9 @@ class SelfPlay(Controller):
         settings, self._settings = self._settings, []
         return [*settings, *self._requests_due(now)]
 
-    def end(self) -> None:
+    def end(self, last: RunSnapshot) -> None:
         """Write the last results."""
+        del last
         if self._sides:
             self._tell()
 

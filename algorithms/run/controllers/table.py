@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from appo.algorithms.run.controllers.callbacks import Callbacks
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.population import Population
 from appo.algorithms.run.controllers.schedule import Schedule
 from appo.algorithms.run.controllers.self_play import SelfPlay
+from appo.algorithms.run.controllers.stopping import Stopping
 from appo.algorithms.run.controllers.watchdog import Watchdog
 
-CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (Watchdog, Population, Schedule, SelfPlay)
+CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (
+    Watchdog,
+    Population,
+    Schedule,
+    SelfPlay,
+    Stopping,
+    Callbacks,
+)

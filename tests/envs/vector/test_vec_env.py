@@ -521,11 +521,14 @@ def test_what_hangs_too_often_is_told_as_late(make):
     assert env.num_restarts == 1
 
 
+AGAIN: Any = "again"
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"restarts": "restart"}, "restarts='restart' is none; for example restarts=Restarts"),
-        ({"restarts": Restarts()._replace(on="again")}, r"Restarts\(on='again'\) is unknown; there are raise, restart"),
+        ({"restarts": "restart"}, "restarts='restart' has to be such as Restarts"),
+        ({"restarts": Restarts(AGAIN)}, r"Restarts\(on='again'\) is unknown; there are raise, restart"),
         ({"restarts": Restarts("restart", -5)}, r"Restarts\(max_lifetime=-5\) is no number of restarts; -1: no limit"),
         ({"restarts": Restarts("restart", per_seconds=0)}, r"Restarts\(per_seconds=0\) has to be above 0"),
         ({"step_timeout": -1}, "step_timeout=-1 has to be a time above 0"),
@@ -533,7 +536,12 @@ def test_what_hangs_too_often_is_told_as_late(make):
         ({"seed": -3}, "seed=-3 has to be"),
         ({"num_envs": 2.5}, "num_envs=2.5: a whole number of at least 1 is needed"),
         ({"env": 3}, "3 is no environment: a name, a factory, or a list of factories is needed"),
-        ({"env": [Echo, 3], "num_envs": None}, "3 is no environment"),
+        ({"env": [Echo, 3], "num_envs": None}, "3 in a list of environments is no factory"),
+        (
+            {"env": ["CartPole-v1"], "num_envs": None},
+            "'CartPole-v1' in a list of environments is no factory",
+        ),
+        ({"step_timeout": "1"}, "step_timeout='1' has to be a time above 0"),
     ],
 )
 def test_arguments_that_can_have_no_meaning_are_refused(wrong, reason):

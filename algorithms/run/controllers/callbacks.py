@@ -1,0 +1,96 @@
+"""`--callback=my_module:MyCallback`: a user's own class hears of a run, in the driver, and may end it.
+
+All methods are optional:
+
+    class MyCallback:
+        def on_start(self, options, folder): ...    # dict of all options by name, the experiment's folder
+        def on_point(self, policy, env_frames, tags): ...    # with each point of the curves; "why" ends the run
+        def on_end(self): ...
+
+The driver waits for them and no worker does. One that raises is told of once and called no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from appo.algorithms.messages import Command, Report
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.envs.faults import FAILURES
+from appo.utils.cli import import_own
+from appo.utils.options import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def load_callback(name: str) -> type[Any]:
+    """The class that `--callback=<name>` means.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ConfigError(
+            f"callback={name!r}: a module and a class are needed, for example --callback=my_file:MyCallback"
+        )
+    try:
+        found: type[Any] = getattr(import_own(module), attribute)
+    except FAILURES as error:  # a module of the user's own raises whatever it likes
+        raise ConfigError(f"callback={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"callback={name!r} is no class")
+    return found
+
+
+class Callbacks(Controller):
+    """Tells the user's class; does nothing without one."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        """Makes it, and tells of the start."""
+        self._reason = ""
+        self._callback: Any = None
+        if context.config.run.callback:
+            try:
+                self._callback = load_callback(context.config.run.callback)()
+            except FAILURES:
+                self._give_up("its constructor")
+            self._call("on_start", context.options(), context.config.run.folder)
+
+    def note(self, report: Report) -> None:
+        """Reports are not told."""
+
+    def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
+        """Tell of new points."""
+        for point in snapshot.points:
+            found = self._call("on_point", point.policy, point.env_frames, dict(point.scalars))
+            if isinstance(found, str) and found and not self._reason:
+                self._reason = f"callback: {found}"
+        return ()
+
+    def end(self, last: RunSnapshot) -> None:
+        """Tell of the last points, and of the end."""
+        self.due(last)
+        self._call("on_end")
+
+    def ended_by(self) -> str:
+        """Why the run should end; empty: it goes on."""
+        return self._reason
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        method = getattr(self._callback, name, None)
+        if method is None:
+            return None
+        try:
+            return method(*arguments)
+        except FAILURES:
+            self._give_up(name)
+            return None
+
+    def _give_up(self, where: str) -> None:
+        log.warning("the callback raised in %s and is called no more:\n%s", where, traceback.format_exc().rstrip())
+        self._callback = None

@@ -1,0 +1,94 @@
+"""When a run has reached what it is for, or gets no further: `--stop_when`, `--stop_after_no_progress`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from appo.algorithms.messages import Command, PolicyRestored, Report
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.run.config import Goal, goal_of
+from appo.algorithms.run.controllers.context import Controller, ControllerContext
+
+# A mean has to be this much better, as a share of the best one's size, to count as progress.
+PROGRESS = 0.01
+POINTS_BEFORE_WARNING = 20
+EPISODES = ("reward", "true_reward")  # means over whole windows of episodes; every other metric is a tag
+
+log = logging.getLogger(__name__)
+
+
+class Stopping(Controller):
+    """Ends a run when one of its policies has reached the goal, or when none has become better for long enough."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        """With what the options say; does nothing without."""
+        run = context.config.run
+        self._statistics = context.statistics
+        self._goal: Goal | None = goal_of(run.stop_when)
+        self._told, self._patience = run.stop_when, run.stop_after_no_progress
+        self._best, self._best_frames = -math.inf, 0
+        self._reason = ""
+        self._points_without = 0.0  # the goal's tag, since the start; -inf: one has had it
+
+    def note(self, report: Report) -> None:
+        """Go on with the patience that a checkpoint has kept."""
+        if isinstance(report, PolicyRestored) and (kept := report.run_state.get("stopping")):
+            self._best, self._best_frames = max((self._best, self._best_frames), tuple(kept))
+
+    def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
+        """Look; there is nothing to be done but to end."""
+        if snapshot.state == "training" and not self._reason:
+            self._reason = self._reached(snapshot) or self._stuck(snapshot)
+        return ()
+
+    def ended_by(self) -> str:
+        """Why the run should end; empty: it goes on."""
+        return self._reason
+
+    def state(self, policy: int) -> dict[str, Any]:
+        """The best mean so far, and since when; the same for every policy."""
+        del policy
+        return {} if math.isinf(self._best) else {"stopping": [self._best, self._best_frames]}
+
+    def _reached(self, snapshot: RunSnapshot) -> str:
+        """The goal, where a policy has reached it: as a mean over all episodes that means are of."""
+        if self._goal is None:
+            return ""
+        metric, number = self._goal.metric, len(snapshot.policies)
+        if metric in EPISODES:
+            values = {policy: self._statistics.best_metric(policy, metric) for policy in range(number)}
+        else:
+            values = {point.policy: point.scalars.get(metric) for point in snapshot.points}
+            self._warn_of_unknown(values)
+        for policy, value in values.items():
+            if value is not None and self._goal.holds(value):
+                name = f" of policy {policy}" if number > 1 else ""
+                return f"reached stop_when={self._told}: {metric}{name} is {value:.4g}"
+        return ""
+
+    def _warn_of_unknown(self, values: dict[int, float | None]) -> None:
+        """Say once that no point has the tag of the goal: it may be misspelt."""
+        if not values:
+            return
+        self._points_without += 1
+        if any(value is not None for value in values.values()):
+            self._points_without = -math.inf
+        if self._points_without == POINTS_BEFORE_WARNING:
+            log.warning("no point has had the tag of stop_when=%s so far; docs/metrics.md lists them", self._told)
+
+    def _stuck(self, snapshot: RunSnapshot) -> str:
+        if not self._patience:
+            return ""
+        means = [self._statistics.best_metric(policy, "reward") for policy in range(len(snapshot.policies))]
+        best = max((mean for mean in means if mean is not None), default=-math.inf)
+        if best > self._best + PROGRESS * abs(self._best) or math.isinf(self._best):
+            self._best, self._best_frames = best, snapshot.env_frames
+        if snapshot.env_frames - self._best_frames < self._patience or math.isinf(self._best):
+            return ""
+        return (
+            f"reached stop_after_no_progress={self._patience:g}: the best mean return is {self._best:.4g}, since "
+            f"{self._best_frames} frames"
+        )

@@ -1,0 +1,89 @@
+"""What a run says when it has ended: what came of it, and the commands to go on with."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from appo.algorithms.checkpoint_names import list_best
+from appo.algorithms.config import TrainConfig
+from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.run.config import RunConfig
+
+
+def lines(config: TrainConfig, last: RunSnapshot, reason: str, program: str = "") -> list[str]:
+    """Best and last return, frames, time, and three commands.
+
+    Args:
+        config: of the run.
+        last: how it ended.
+        reason: why it ended, as the driver tells.
+        program: what was started; empty: this program.
+    """
+    return [*_results(config, last), "", *_commands(config, last, reason, program or sys.argv[0])]
+
+
+def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
+    several = len(last.policies) > 1
+    for policy, numbers in enumerate(last.policies):
+        name = f"policy {policy}: " if several else ""
+        if numbers.avg_reward is None:
+            yield f"{name}no episode has ended yet, so there is no return"
+            continue
+        episodes = min(numbers.episodes, config.run.stats_avg)
+        told = f"{name}mean return of the last {episodes} episodes {numbers.avg_reward:.4g}"
+        best = list_best(config.run.checkpoint_dir(policy), config.run.save_best_metric)
+        if best and best[0].value > float("-inf"):
+            told += f"; best checkpoint {best[0].value:.4g} ({best[0].label}) after {best[0].steps[1]:,} frames"
+        yield told
+    seconds = max(last.train_seconds, 1e-9)
+    duration = timedelta(seconds=round(seconds))
+    yield f"{last.env_frames:,} env frames in {duration}, {last.env_frames / seconds:,.0f} per second"
+
+
+def _commands(config: TrainConfig, last: RunSnapshot, reason: str, program: str) -> Iterator[str]:
+    run = config.run
+    place = [f"--experiment={run.experiment}"]
+    place += [f"--{name}={value}" for name in ("train_dir", "experiments_root") if (value := _other(run, name))]
+    train = _words(program, "train", [f"--env={config.env.env}", *place, *_more(config, reason)])
+    yield f"train on:  {train}"
+    yield f"watch:     {_words(program, 'enjoy', place)}"
+    yield f"curves:    tensorboard --logdir {shlex.quote(str(run.folder))}"
+
+
+def _more(config: TrainConfig, reason: str) -> list[str]:
+    """What has to be typed for a run to go on that has ended for this reason."""
+    run = config.run
+    larger = {
+        "reached train_for_env_steps": f"--train_for_env_steps={_round(2 * run.train_for_env_steps)}",
+        "reached train_for_seconds": f"--train_for_seconds={2 * run.train_for_seconds:g}",
+        "reached stop_when": "--stop_when=",
+        "reached stop_after_no_progress": "--stop_after_no_progress=0",
+        "callback": "--callback=",
+    }
+    return [words for start, words in larger.items() if reason.startswith(start)]
+
+
+def _other(run: RunConfig, name: str) -> str:
+    """The value of an option of the place, where it is not the default."""
+    value = str(getattr(run, name))
+    return "" if value == getattr(RunConfig(), name) else value
+
+
+def _words(program: str, what: str, options: list[str]) -> str:
+    """A command line of the program's own kind: from a checkout, or installed."""
+    name = Path(program).name
+    if name.endswith(".py"):
+        start = ["python", str(Path(program).with_name(f"{what}_appo.py"))]
+    else:
+        start = [f"appo-{what}"]
+    return shlex.join([*start, *options])
+
+
+def _round(frames: int) -> int:
+    """Two leading digits, rounded up."""
+    unit = 10 ** max(0, len(str(frames)) - 2)
+    return -(-frames // unit) * unit

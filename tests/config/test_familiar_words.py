@@ -1,0 +1,79 @@
+"""Names of other programs: understood where they mean the same, explained where they do not."""
+
+import dataclasses
+import json
+
+import pytest
+
+from appo.algorithms.config import _groups, resolve
+from appo.algorithms.evaluation.config import EvaluationConfig
+from appo.algorithms.familiar_words import HINTS, SYNONYMS, translated, understood
+from appo.utils.cli import declared_options, typed_word
+from appo.utils.options import ConfigError
+from tests.in_process import exit_code_of
+
+ENVS = ("CartPole-v1", "doom_basic", "atari_breakout", "HalfCheetah-v5", "MiniGrid-Empty-5x5-v0", "synthetic_slow")
+
+
+def names(env):
+    """Of every option that there is with this environment."""
+    known = declared_options(_groups(env, "")).values()
+    return {name for entry in known for name in (entry.name, *entry.rule.aliases)}
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_every_synonym_is_an_option_and_hides_none(env):
+    known = names(env)
+    assert set(SYNONYMS.values()) <= known
+    assert not (SYNONYMS.keys() | HINTS.keys()) & known
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "value"),
+    [
+        (["--lr=2e-3"], "learning_rate", 2e-3),
+        (["--total-timesteps", "5e4"], "train_for_env_steps", 50_000),
+        (["--n_epochs=3"], "ppo_epochs", 3),
+        (["--ent-coef=0.01"], "exploration_loss_coeff", 0.01),
+        (["--vf_coef=0.25"], "value_loss_coeff", 0.25),
+        (["--clip-range=0.3"], "ppo_clip_ratio", 0.3),
+    ],
+)
+def test_a_familiar_word_sets_the_right_option(words, option, value, capsys):
+    found = understood(["--env=CartPole-v1", *words], "train_appo.py")
+    assert found is not None
+    config = resolve(found).config
+    rooms = (config.run, config.learning)
+    assert [getattr(room, option) for room in rooms if hasattr(room, option)] == [value]
+    assert f"is --{option} here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", sorted(HINTS))
+def test_a_word_of_another_meaning_leads_to_what_does_it_here(word):
+    with pytest.raises(ConfigError, match=f"unknown option '{word}'; (here|there|every run)"):
+        resolve(["--env=CartPole-v1", f"--{word.replace('_', '-')}=1"])
+
+
+def test_options_that_hints_name_exist():
+    known = set().union(*map(names, ENVS)) | {field.name for field in dataclasses.fields(EvaluationConfig)}
+    for hint in HINTS.values():
+        words = [word.partition("=")[0].strip(",.;:") for word in hint.split() if word.startswith("--")]
+        named = {word.removeprefix("--") for word in words if not hint.startswith("every run writes")}
+        assert named <= known, named - known
+
+
+def test_arguments_of_an_environment_are_collected():
+    words, notes = translated(["--env_kwargs.a=1", "--env=x", "--env_kwargs.b=True", "--env_kwargs.c=red"])
+    assert words == ["--env=x", '--env_kwargs={"a": 1, "b": true, "c": "red"}'] and notes == []
+    words, _ = translated(["--env_kwargs", '{"a": 1, "b": 2}', "--env-kwargs.b", "3", "--seed=1"])
+    assert json.loads(typed_word(words, "env_kwargs") or "") == {"a": 1, "b": 3} and "--seed=1" in words
+
+
+def test_the_version_and_the_help_of_one_group(capsys):
+    assert exit_code_of(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("appo 0.")
+    assert exit_code_of(["--env=CartPole-v1", "--help=population"]) == 0
+    shown = capsys.readouterr().out
+    assert "--pbt_mutation_rate" in shown and "--learning_rate" not in shown
+    assert exit_code_of(["--help=nothing"]) == 2
+    assert "there are run, env, sampling" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""What a run says at its end, and whether its commands are ones that go on."""
+
+import pytest
+
+from appo.algorithms.checkpoints import save
+from appo.algorithms.config import resolve
+from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
+from appo.algorithms.run import ending
+
+
+def snapshot(*rewards, episodes=70):
+    policies = tuple(PolicySnapshot(50_000, 1, episodes, reward, None, None) for reward in rewards)
+    return RunSnapshot("ended", 0.0, 50_000 * len(rewards), 25.0, {10: 1.0}, None, 0.5, {}, {}, policies)
+
+
+def config_of(tmp_path, *words):
+    return resolve(["--env=CartPole-v1", "--experiment=x", f"--train_dir={tmp_path}", *words]).config
+
+
+def told(tmp_path, last, *words, reason="stopped by SIGINT", program="train_appo.py"):
+    return ending.lines(config_of(tmp_path, *words), last, reason, program)
+
+
+def test_returns_frames_and_time_are_told_for_each_policy(tmp_path):
+    config = config_of(tmp_path, "--num_policies=2")
+    save(config.run.checkpoint_dir(1), "best", 3, 40_000, {}, metric=480.0, metric_name="reward")
+    lines = ending.lines(config, snapshot(None, 471.25), "stopped by SIGINT", "train_appo.py")
+    assert lines[0] == "policy 0: no episode has ended yet, so there is no return"
+    assert lines[1] == (
+        "policy 1: mean return of the last 70 episodes 471.2; best checkpoint 480 (reward) after 40,000 frames"
+    )
+    assert lines[2] == "100,000 env frames in 0:00:25, 4,000 per second"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("stopped by SIGINT", ""),
+        ("reached train_for_env_steps=150000", " --train_for_env_steps=300000"),
+        ("reached train_for_seconds=30", " --train_for_seconds=60"),
+        ("reached stop_when=reward>=5: reward is 6", " --stop_when="),
+        ("reached stop_after_no_progress=1000: the best", " --stop_after_no_progress=0"),
+        ("callback: seen enough", " --callback="),
+    ],
+)
+def test_the_command_to_train_on_sets_what_has_ended_the_run(tmp_path, reason, words):
+    limits = ["--train_for_env_steps=150000", "--train_for_seconds=30", "--stop_when=reward>=5"]
+    lines = told(tmp_path, snapshot(1.0), *limits, reason=reason)
+    start = f"train on:  python train_appo.py --env=CartPole-v1 --experiment=x --train_dir={tmp_path}"
+    assert start + words in lines
+    again = resolve(next(line for line in lines if line.startswith("train on:")).split()[4:])
+    assert again.config.run.experiment == "x"
+
+
+def test_an_installed_program_is_called_by_its_name(tmp_path):
+    lines = told(tmp_path, snapshot(1.0), program="/usr/bin/appo-train")
+    assert any(line.startswith("watch:     appo-enjoy --experiment=x") for line in lines)
+    assert lines[-1] == f"curves:    tensorboard --logdir {tmp_path}/x"

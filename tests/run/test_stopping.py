@@ -1,0 +1,199 @@
+"""Goals that end a run, from snapshots that are known; and a user's class that hears of it."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from appo.algorithms.config import resolve
+from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
+from appo.algorithms.run.config import goal_of
+from appo.algorithms.run.controllers.callbacks import Callbacks, load_callback
+from appo.algorithms.run.controllers.stopping import POINTS_BEFORE_WARNING, Stopping
+from appo.utils.options import ConfigError
+from tests.reporting.reporting_cases import episode, restored, small_statistics
+
+
+class Context:
+    """What these controllers take of it; means are over three episodes."""
+
+    def __init__(self, *words, policies=1):
+        self.config = resolve(["--env=CartPole-v1", *words]).config
+        self.statistics = small_statistics(3, policies=policies)
+
+    def options(self):
+        return {"env": self.config.env.env}
+
+    def play(self, *rewards, policy=0):
+        for reward in rewards:
+            self.statistics.add(episode(policy, reward))
+
+
+def context(*words, policies=1) -> Any:
+    return Context(*words, policies=policies)
+
+
+def snapshot(frames=0, tags=(), state="training", policies=1):
+    """With a point of each policy where there are tags."""
+    points = tuple(Point(policy, frames, dict(each)) for policy, each in enumerate(tags))
+    several = (PolicySnapshot(frames, 1, 0, None, None, None),) * policies
+    return RunSnapshot(state, 0.0, frames, 1.0, {10: 1.0}, None, 0.5, {}, {}, several, points)
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "holds"),
+    [
+        ("reward>=475", 475.0, True),
+        ("reward > 475", 475.0, False),
+        ("reward<-1e2", -101.0, True),
+        ("eval/reward <= 3", 3.1, False),
+    ],
+)
+def test_goals_compare_as_they_are_written(goal, value, holds):
+    found = goal_of(goal)
+    assert found is not None and found.holds(value) == holds
+
+
+@pytest.mark.parametrize(
+    "text", ["reward", "reward=5", "return>=5", "reward>=high", "reward>=nan", ">=5", "reward>=inf"]
+)
+def test_what_is_no_goal_is_refused_before_the_start(text):
+    with pytest.raises(ConfigError, match="is no goal; for example 'reward>=475'"):
+        resolve(["--env=CartPole-v1", f"--stop_when={text}"])
+
+
+def test_a_goal_is_reached_by_any_policy_and_only_with_all_episodes_of_a_mean():
+    run = context("--stop_when=reward>=5", policies=2)
+    stopping = Stopping(run)
+    run.play(9.0, 9.0)
+    run.play(1.0, 1.0, 1.0, policy=1)
+    assert stopping.due(snapshot(policies=2)) == () and stopping.ended_by() == "", "two of three episodes"
+    run.statistics.episodes[0].forget()  # as where a policy has copied another one
+    run.play(9.0, 9.0)
+    stopping.due(snapshot(policies=2))
+    assert stopping.ended_by() == ""
+    run.play(5.0, 6.0, 5.5, policy=1)
+    stopping.due(snapshot(policies=2, state="starting"))
+    assert stopping.ended_by() == ""
+    stopping.due(snapshot(policies=2))
+    assert stopping.ended_by() == "reached stop_when=reward>=5: reward of policy 1 is 5.5"
+    run.play(0.0, 0.0, 0.0, policy=1)
+    stopping.due(snapshot(policies=2))
+    assert stopping.ended_by(), "it was reached"
+
+
+def test_a_tag_is_a_goal_once_it_is_told():
+    stopping = Stopping(context("--stop_when=eval/reward>=5", "--eval_every_sec=9"))
+    stopping.due(snapshot(tags=[{"train/lr": 99.0}]))
+    assert not stopping.ended_by()
+    stopping.due(snapshot(tags=[{"eval/reward": 6.0}]))
+    assert stopping.ended_by() == "reached stop_when=eval/reward>=5: eval/reward is 6"
+
+
+def test_a_goal_that_cannot_be_reached_is_refused_or_told_of_once(caplog):
+    with pytest.raises(ConfigError, match="needs evaluations beside training: --eval_every_sec=60"):
+        resolve(["--env=CartPole-v1", "--stop_when=eval/reward>=5"])
+    stopping = Stopping(context("--stop_when=train/entropi<1"))
+    for _ in range(3 * POINTS_BEFORE_WARNING):
+        stopping.due(snapshot())
+        stopping.due(snapshot(tags=[{"train/entropy": 0.5}]))
+    assert caplog.text.count("no point has had the tag of stop_when=train/entropi<1 so far") == 1
+
+
+def test_a_run_that_gets_no_further_ends_also_when_it_is_resumed_in_between():
+    run = context("--stop_after_no_progress=1000")
+    stopping = Stopping(run)
+    for frames, rewards in [
+        (0, []),
+        (5000, [-50.0] * 3),
+        (5500, [-49.9] * 3),
+        (5900, [-40.0] * 3),
+        (6800, [-39.9] * 3),
+    ]:
+        run.play(*rewards)
+        stopping.due(snapshot(frames))
+        assert not stopping.ended_by()
+    resumed = Stopping(run)
+    resumed.note(restored(**stopping.state(0)))
+    for each in (stopping, resumed):
+        each.due(snapshot(6900))
+        reason = "reached stop_after_no_progress=1000: the best mean return is -40, since 5900 frames"
+        assert each.ended_by() == reason
+
+
+CALLBACK = """
+class Hears:
+    heard = []
+    def on_start(self, options, folder):
+        self.heard.append((options["env"], folder.name))
+    def on_point(self, policy, env_frames, tags):
+        self.heard.append((policy, env_frames, tags))
+        return "seen enough" if env_frames >= 200 else None
+    def on_end(self):
+        self.heard.append("end")
+
+class Raises:
+    def on_point(self, policy, env_frames, tags):
+        raise ValueError("as told")
+
+class Exits(Raises):
+    def on_point(self, policy, env_frames, tags):
+        raise SystemExit("as told")
+
+class Counts:
+    def on_point(self, policy, env_frames, tags):
+        import numpy
+        return numpy.ones(3)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "my_callback_file.py").write_text(CALLBACK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("my_callback_file", None)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_callback_hears_of_start_points_and_end_and_may_end_the_run():
+    callbacks = Callbacks(context("--callback=my_callback_file:Hears", "--experiment=mine"))
+    callbacks.due(snapshot(100, [{"a": 1.0}]))
+    assert callbacks.ended_by() == ""
+    callbacks.due(snapshot(200, [{"a": 2.0}]))
+    assert callbacks.ended_by() == "callback: seen enough"
+    callbacks.end(snapshot(300, [{"a": 3.0}]))
+    heard = load_callback("my_callback_file:Hears").heard
+    assert heard == [("CartPole-v1", "mine"), (0, 100, {"a": 1.0}), (0, 200, {"a": 2.0}), (0, 300, {"a": 3.0}), "end"]
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("how", ["Raises", "Exits"])
+def test_a_callback_that_raises_is_told_of_once_and_the_run_goes_on(how, caplog):
+    callbacks = Callbacks(context(f"--callback=my_callback_file:{how}"))
+    for _ in range(3):
+        callbacks.due(snapshot(1, [{"a": 1.0}]))
+    assert caplog.text.count("the callback raised in on_point and is called no more") == 1 and "as told" in caplog.text
+    assert callbacks.ended_by() == ""
+
+
+@pytest.mark.usefixtures("own")
+def test_only_a_text_ends_the_run():
+    callbacks = Callbacks(context("--callback=my_callback_file:Counts"))
+    callbacks.due(snapshot(1, [{"a": 1.0}]))
+    assert callbacks.ended_by() == ""
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("my_callback_file", "a module and a class are needed"),
+        ("my_callback_file:Nobody", "AttributeError"),
+        ("nowhere_to_be_found:X", "No module named"),
+    ],
+)
+def test_a_callback_that_is_not_there_is_refused(name, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_callback(name)

@@ -1,0 +1,38 @@
+"""All commands around runs under one name: `appo-tools plot ...`, or `python -m appo.tools plot ...`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from appo.tools.plot import EXIT_OK, EXIT_REFUSED
+
+COMMANDS = {
+    "plot": "return and speed of an experiment as a picture",
+    "population": "objectives, options and who copied whom; the win matrix of self-play",
+    "timing": "where the time of each kind of process has gone",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one of the commands; its exit code."""
+    name, *words = argv or ["--help"]
+    if name in COMMANDS:
+        code: int = importlib.import_module(f"appo.tools.{name}").main(words)
+        return code
+    is_asked = name in ("-h", "--help")
+    lines = ["usage: appo-tools <command> ...", *(f"  {known:<12} {what}" for known, what in COMMANDS.items())]
+    if not is_asked:
+        lines.insert(0, f"appo-tools: there is no command {name!r}")
+    print("\n".join(lines), file=sys.stdout if is_asked else sys.stderr)
+    return EXIT_OK if is_asked else EXIT_REFUSED
+
+
+def command() -> int:
+    """What a shell starts as `appo-tools`."""
+    return main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(command())
