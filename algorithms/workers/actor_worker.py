@@ -281,7 +281,7 @@ def _batch_env(job: ActorJob, contexts: list[EnvContext], faults: FaultPolicy | 
         step_timeout_s=sampling.env_step_timeout or None,
         restarts=restarts,
         child_faults=child_faults,
-        own_session=False,
+        own_group=False,
         cores=tuple(cores),
         first_core=contexts[0].env_id,
         single_thread=sampling.force_envs_single_thread,

@@ -67,7 +67,7 @@ class ProcessSettings:
     restarts: Restarts = field(default_factory=Restarts)
     child_faults: ChildFaults | None = None
     keeps_final: bool = False
-    own_session: bool = True
+    own_group: bool = True
     cores: tuple[int, ...] = ()  # to which processes are pinned in turn; empty: they run where this one does
     first_core: int = 0  # place among these of the first process
     single_thread: bool = True
@@ -213,7 +213,7 @@ class EnvProcesses(AskedEnvs):
                 if worker.attempt and env in worker.envs
             ],
             log_level=logging.getLogger().getEffectiveLevel(),
-            own_session=settings.own_session,
+            own_group=settings.own_group,
             cores=self._cores_of(worker),
             single_thread=settings.single_thread,
         )

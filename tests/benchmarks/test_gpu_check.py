@@ -11,6 +11,7 @@ from benchmarks.gpu_check import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, DeviceTests
 QUICK = ["--device=cpu", "--seconds=2", "--term_seconds=0.2"]
 
 
+@pytest.mark.slow
 def test_it_tests_measures_and_writes_down_what_it_found(tmp_path, capsys):
     out = tmp_path / "found.json"
     code = gpu_check.main([*QUICK, "--tasks=cartpole", "--tests=memory_that_it_reads", f"--out={out}"])

@@ -91,7 +91,10 @@ def test_a_run_survives_kills_and_stops_of_all_its_workers_without_hang_leak_or_
     assert any(loss["working_s"] for loss in numbers["losses"] if loss["how"] == "kill")
 
 
-@pytest.mark.parametrize("place, kind", [("actor-block-complete", "actor"), ("learner-release", "learner")])
+@pytest.mark.parametrize(
+    "place, kind",
+    [("actor-block-complete", "actor"), pytest.param("learner-release", "learner", marks=pytest.mark.slow)],
+)
 def test_a_run_survives_deaths_at_the_worst_moment_and_can_be_taken_up_again(place, kind, tmp_path):
     out = tmp_path / "chaos.json"
     words = [f"--failpoints={place}", "--each_failpoint=2"]

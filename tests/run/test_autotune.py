@@ -104,6 +104,7 @@ def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_pa
     assert begun[0] != unfitted.config.sampling.num_envs_per_worker
 
 
+@pytest.mark.slow
 def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):
     """All but the splits is typed, so two candidates are measured."""
     words = ["--env=synthetic_slow", "--autotune", "--experiment=x", f"--train_dir={tmp_path}", "--device=cpu"]
