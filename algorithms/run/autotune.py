@@ -89,7 +89,11 @@ def search(
 
     best = first
     rate(first)
-    for candidates in (_more_envs, _fewer_envs, _other_workers, _other_splits, _more_envs, _processes):
+    # Where steps are slow, processes come first: nothing else gains as much there, and the time may end the search.
+    options = [_more_envs, _fewer_envs, _other_workers, _other_splits, _more_envs]
+    for place, candidates in enumerate([_processes, *options]):
+        if place and best.env_backend == "subproc":  # one split steps all of its processes at the same time
+            candidates = [_more_envs, _fewer_envs, _other_splits, _other_workers, _more_envs][place - 1]
         for candidate in candidates(best, limits, tried):
             if not has_time():
                 break
