@@ -89,11 +89,8 @@ def search(
 
     best = first
     rate(first)
-    # Where steps are slow, processes come first: nothing else gains as much there, and the time may end the search.
-    options = [_more_envs, _fewer_envs, _other_workers, _other_splits, _more_envs]
-    for place, candidates in enumerate([_processes, *options]):
-        if place and best.env_backend == "subproc":  # one split steps all of its processes at the same time
-            candidates = [_more_envs, _fewer_envs, _other_splits, _other_workers, _more_envs][place - 1]
+    for place in range(len(_order(best))):
+        candidates = _order(best)[place]
         for candidate in candidates(best, limits, tried):
             if not has_time():
                 break
@@ -103,6 +100,15 @@ def search(
                 break  # it goes up to a summit, and down from there
     order = [Tried(sizes, found) for sizes, found in tried.items() if sizes != best]
     return [*order, Tried(best, tried[best])]
+
+
+def _order(best: Sizes) -> list[Callable[[Sizes, Limits, dict[Sizes, float]], Iterator[Sizes]]]:
+    """Which options are tried after each other: what gains most comes first, since the time may end the search.
+
+    Where steps are slow, that is processes; then splits, since a single one steps all of its processes at once.
+    """
+    last = [_other_splits, _other_workers] if best.env_backend == "subproc" else [_other_workers, _other_splits]
+    return [_processes, _more_envs, _fewer_envs, *last, _more_envs]
 
 
 def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:

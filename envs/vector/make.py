@@ -78,14 +78,7 @@ def make_vec_env(
         raise ConfigError(
             f"batch_size={batch_size} of {number} environments; nearest: {min(max(1, batch_size), number)}"
         )
-    if not isinstance(restarts, Restarts):
-        raise ConfigError(f"restarts={restarts!r} has to be such as Restarts('restart', max_lifetime=10)")
-    restarts.check()
-    for name, seconds in (("reset_timeout", reset_timeout), ("step_timeout", step_timeout)):
-        if seconds is not None and (not isinstance(seconds, int | float | np.number) or not seconds > 0):
-            raise ConfigError(f"{name}={seconds!r} has to be a time above 0, in seconds; step_timeout=None: no limit")
-    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
-        raise ConfigError(f"seed={seed!r} has to be a whole number of at least 0, or None")
+    _check_arguments(restarts, reset_timeout, step_timeout, seed)
     child_faults: ChildFaults | None = None
     if restarts.on == "restart":
         child_faults = ChildFaults(MOST_IN_A_ROW, drops_bad_data=True, restarts=restarts)
@@ -113,6 +106,22 @@ def make_vec_env(
     )
     processes = EnvProcesses(resolved, options, contexts, settings)
     return VecEnv(processes, contexts, batch_size or 1, workers, copy=copy)
+
+
+def _check_arguments(restarts: Any, reset_timeout: Any, step_timeout: Any, seed: Any) -> None:
+    """Refuse what can have no meaning.
+
+    Raises:
+        ConfigError: names the argument.
+    """
+    if not isinstance(restarts, Restarts):
+        raise ConfigError(f"restarts={restarts!r} has to be such as Restarts('restart', max_lifetime=10)")
+    restarts.check()
+    for name, seconds in (("reset_timeout", reset_timeout), ("step_timeout", step_timeout)):
+        if seconds is not None and (not isinstance(seconds, int | float | np.number) or not seconds > 0):
+            raise ConfigError(f"{name}={seconds!r} has to be a time above 0, in seconds; step_timeout=None: no limit")
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+        raise ConfigError(f"seed={seed!r} has to be a whole number of at least 0, or None")
 
 
 def vec_env_of(batch: BatchEnv) -> VecEnv:

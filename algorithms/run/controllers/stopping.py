@@ -31,7 +31,7 @@ class Stopping(Controller):
         self._told, self._patience = run.stop_when, run.stop_after_no_progress
         self._best, self._best_frames = -math.inf, 0
         self._reason = ""
-        self._points_without = 0.0  # the goal's tag, since the start; -inf: one has had it
+        self._is_known, self._points_without = False, 0  # the goal's tag: a point has had it; how many had not before
 
     def note(self, report: Report) -> None:
         """Go on with the patience that a checkpoint has kept."""
@@ -71,11 +71,10 @@ class Stopping(Controller):
 
     def _warn_of_unknown(self, values: dict[int, float | None]) -> None:
         """Say once that no point has the tag of the goal: it may be misspelt."""
-        if not values:
+        self._is_known |= any(value is not None for value in values.values())
+        if self._is_known or not values:
             return
         self._points_without += 1
-        if any(value is not None for value in values.values()):
-            self._points_without = -math.inf
         if self._points_without == POINTS_BEFORE_WARNING:
             log.warning("no point has had the tag of stop_when=%s so far; docs/metrics.md lists them", self._told)
 
