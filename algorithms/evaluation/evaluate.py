@@ -21,7 +21,6 @@ from torch import Tensor
 
 from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.models.actor_critic import ActorCritic
-from appo.algorithms.models.inference import InferenceResult
 from appo.algorithms.sampling.collector import Counted, EpisodeCollector, shares
 from appo.envs.api import BatchEnv
 from appo.envs.vector.make import vec_env_of
@@ -37,10 +36,10 @@ class Player(Protocol):
 
     model: ActorCritic
 
-    def act(
+    def choose(
         self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, deterministic: bool = False
-    ) -> InferenceResult:
-        """See `PolicyInference.act`."""
+    ) -> Tensor:
+        """See `PolicyInference.choose`."""
 
 
 class Summary(NamedTuple):
@@ -204,8 +203,8 @@ class _Actor:
                 for name, array in batch.obs.items()
             }
             first = torch.from_numpy(is_first[is_due].view(np.uint8))
-            acted = self._policy.act(torch.from_numpy(due), observations, first, self._deterministic)
-            self._actions[due] = acted.actions.numpy()
+            chosen_actions = self._policy.choose(torch.from_numpy(due), observations, first, self._deterministic)
+            self._actions[due] = chosen_actions.numpy()
             self._held[due] = 0
         return self._actions[rows]
 

@@ -103,8 +103,8 @@ class LoadedPolicy:
     ) -> NDArray[np.float32]:
         seen = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in observations.items()}
         first = torch.from_numpy(np.asarray(is_first, np.uint8))
-        acted = self._inference.act(torch.from_numpy(rows), seen, first, deterministic)
-        actions: NDArray[np.float32] = acted.actions.numpy()
+        chosen = self._inference.choose(torch.from_numpy(rows), seen, first, deterministic)
+        actions: NDArray[np.float32] = chosen.numpy()
         return actions
 
     def _resize(self, number: int) -> None:

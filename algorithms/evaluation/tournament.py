@@ -240,6 +240,6 @@ class Tournament:
             if player < len(self._policies):
                 rows = torch.from_numpy(np.flatnonzero(players == player))
                 observations = {name: value[rows] for name, value in self._observations.items()}
-                acted = self._policies[player].act(rows, observations, self._is_first[rows], self._deterministic)
-                actions[rows.numpy()] = acted.actions.numpy()
+                chosen = self._policies[player].choose(rows, observations, self._is_first[rows], self._deterministic)
+                actions[rows.numpy()] = chosen.numpy()
         return self._scripted.fill(actions, players, self._arrays.observations)

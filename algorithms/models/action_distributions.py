@@ -50,8 +50,19 @@ class ActionDistribution(nn.Module):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.int64), persistent=False)
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """[..., P] -> random actions [..., W]; the generator lives on the parameters' device."""
-        return self.sample_with_log_prob(parameters, generator)[0]
+        """[..., P] -> random actions [..., W]; the generator lives on the parameters' device.
+
+        With the same random numbers these are the actions of `sample_with_log_prob`.
+        """
+        parameters = parameters.detach()
+        discrete = continuous = None
+        if self.num_discrete:
+            logits = self._logits(parameters)
+            discrete = (logits - _exponential_logs(logits, generator)).argmax(-1)
+        if self.num_continuous:
+            mean, log_std = self._gaussian(parameters)
+            continuous = torch.addcmul(mean, log_std.exp(), torch.empty_like(mean).normal_(generator=generator))
+        return self._assemble(discrete, continuous)
 
     def sample_with_log_prob(
         self, parameters: Tensor, generator: torch.Generator | None = None
@@ -61,10 +72,7 @@ class ActionDistribution(nn.Module):
         discrete = continuous = total = None
         if self.num_discrete:
             log_probs = self._log_probs(parameters)
-            # Gumbel-max: -log E is Gumbel distributed when E is exponential. The floor bounds it by 69, so that no
-            # forbidden choice can win.
-            noise = torch.empty_like(log_probs).exponential_(generator=generator).clamp_(min=1e-30).log_()
-            chosen = (log_probs - noise).argmax(-1, keepdim=True)
+            chosen = (log_probs - _exponential_logs(log_probs, generator)).argmax(-1, keepdim=True)
             discrete = chosen.squeeze(-1)
             total = _sum_over_leaves(log_probs.gather(-1, chosen).squeeze(-1))
         if self.num_continuous:
@@ -209,6 +217,14 @@ class ActionDistribution(nn.Module):
     def _require_width(name: str, tensor: Tensor, width: int) -> None:
         if tensor.shape[-1] != width:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; the last dimension has {width} numbers")
+
+
+def _exponential_logs(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """log E of exponential E: for the maximum of logits - log E, since -log E is Gumbel distributed (Gumbel-max).
+
+    The floor bounds it by -69, so that no forbidden choice can win.
+    """
+    return torch.empty_like(like).exponential_(generator=generator).clamp_(min=1e-30).log_()
 
 
 def _log_density(deviation: Tensor, log_std: Tensor) -> Tensor:

@@ -111,6 +111,19 @@ class ActorCritic(nn.Module):
             values = self.returns_normalizer.denormalize(values)
         return StepOutput(parameters, values, torch.cat([after for _, after in outputs], 1))
 
+    def decide(self, observations: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """`act` without the critic.
+
+        Returns:
+            parameters [N, P], and the state after, [N, H], in which a memory that only the critic has stays as it was.
+        """
+        actor = self.trunks[0]
+        prepared = self.preprocessor(observations, len(actor.encoder.encoders))
+        with self.autocast(state.device):
+            features, after = actor.step(prepared, state[:, : actor.state_size])
+        parameters = self.policy_head(features, self.mask_of(observations))
+        return parameters, torch.cat((after, state[:, actor.state_size :]), 1)
+
     def unroll(self, observations: Mapping[str, Tensor], state: Tensor, is_first: Tensor) -> UnrollOutput:
         """Decide every step of trajectories at once.
 

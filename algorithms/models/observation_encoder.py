@@ -61,9 +61,10 @@ class Preprocessor(nn.Module):
             ObservationNormalizer(leaf.shape) if _is_normalized(leaf, config) else nn.Identity() for leaf in leaves
         )
 
-    def forward(self, observations: Mapping[str, Tensor]) -> list[Tensor]:
-        """name -> [B, ...] in the environment's dtypes to one tensor [B, ...] per leaf."""
-        return [normalizer(convert(observations[name])) for name, convert, normalizer in self.by_leaf()]
+    def forward(self, observations: Mapping[str, Tensor], num_leaves: int | None = None) -> list[Tensor]:
+        """name -> [B, ...] in the environment's dtypes to one tensor [B, ...] per leaf: of all, or of the first."""
+        leaves = self.by_leaf()[:num_leaves]
+        return [normalizer(convert(observations[name])) for name, convert, normalizer in leaves]
 
     def by_leaf(self) -> list[tuple[str, Callable[[Tensor], Tensor], nn.Module]]:
         """The name of each leaf, what makes numbers of it, and what normalises them."""

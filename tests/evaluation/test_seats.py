@@ -6,7 +6,7 @@ import torch
 import enjoy_appo
 from appo.algorithms import checkpoints
 from appo.algorithms.evaluation.seats import SeatedPolicies
-from appo.algorithms.models.inference import InferenceResult, PolicyInference
+from appo.algorithms.models.inference import PolicyInference
 
 TAG = "pettingzoo_mpe2_simple_tag_v3"
 
@@ -18,18 +18,17 @@ class Says(PolicyInference):
         self.model = None  # type: ignore[assignment]  # its answers need none
         self.number, self.asked = number, []
 
-    def act(self, rows, observations, is_first, deterministic=False):
+    def choose(self, rows, observations, is_first, deterministic=False):
         self.asked.append((rows.tolist(), observations["obs"].tolist(), is_first.tolist(), deterministic))
-        answer = torch.stack([torch.full_like(rows, self.number), rows], 1).float()
-        return InferenceResult(answer, answer[:, 0], answer, answer[:, 0], answer)
+        return torch.stack([torch.full_like(rows, self.number), rows], 1).float()
 
 
 def test_each_row_is_played_by_the_policy_of_its_agent_and_answers_come_in_the_order_of_rows():
     policies = [Says(0), Says(1)]
     seated = SeatedPolicies(policies, (1, 0, 1))
     rows = torch.tensor([0, 1, 2, 4, 5])  # of two environments with three agents
-    result = seated.act(rows, {"obs": rows * 10}, torch.tensor([1, 0, 0, 0, 1]), True)
-    assert result.actions.tolist() == [[1, 0], [0, 1], [1, 2], [0, 4], [1, 5]]
+    chosen = seated.choose(rows, {"obs": rows * 10}, torch.tensor([1, 0, 0, 0, 1]), True)
+    assert chosen.tolist() == [[1, 0], [0, 1], [1, 2], [0, 4], [1, 5]]
     assert policies[0].asked == [([1, 4], [10, 40], [0, 0], True)]
     assert policies[1].asked == [([0, 2, 5], [0, 20, 50], [1, 0, 1], True)]
 

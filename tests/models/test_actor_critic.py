@@ -107,7 +107,7 @@ def test_ratios_on_unchanged_weights_are_one(encoder, core):
         state = torch.randn(ROWS, model.state_size)
         parameters, values = act_step_by_step(model.act, observations, state, is_first)
         for acted, on_cpu in zip(
-            (parameters, values), act_step_by_step(ActingStep(model), observations, state, is_first), strict=True
+            (parameters, values), act_step_by_step(ActingStep(model).act, observations, state, is_first), strict=True
         ):
             torch.testing.assert_close(on_cpu, acted, atol=1e-5, rtol=1e-5)
         chosen = model.distribution.sample(parameters, torch.Generator().manual_seed(1))

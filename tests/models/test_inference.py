@@ -109,6 +109,35 @@ def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
     assert torch.equal(result.actions[:, 1:], result.parameters[:, 4:6])
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_choosing_gives_the_actions_of_acting_without_the_rest(rnn_type, shared, deterministic):
+    options = {"rnn_type": rnn_type, "actor_critic_share_weights": shared, "critic_sees_time": not shared}
+    acting, choosing = inference(**options), inference(**options)
+    rows, actions = torch.arange(ROWS), []
+    for t in range(5):
+        is_first = torch.tensor([t == 0, t == 3, 0, 0, 0, 0], dtype=torch.uint8)
+        actions.append(acting.act(rows, observe(t, rows), is_first, deterministic).actions)
+        assert torch.equal(choosing.choose(rows, observe(t, rows), is_first, deterministic), actions[-1])
+    assert not torch.equal(actions[3], actions[4])
+
+
+def test_choosing_by_the_plain_network_gives_the_same_actions():
+    spec = EnvSpec((*SPEC.observations, ObservationLeaf("action_mask", (4,), "uint8", "mask")), SPEC.actions, 1)
+    rows, mask = torch.arange(ROWS), torch.tensor([[1, 0, 1, 0]], dtype=torch.uint8).repeat(ROWS, 1)
+    for shared in (True, False):
+        model = build(spec=spec, actor_critic_share_weights=shared, critic_sees_time=not shared)
+        policy, state = PolicyInference(model, ROWS, "cpu", 0), torch.randn(ROWS, model.state_size)
+        observations = observe(0, rows) | {"action_mask": mask}
+        parameters, after = model.decide(observations, state)
+        policy.set_states(rows, state)
+        chosen = policy.choose(rows, observations, none_first(rows), deterministic=True)
+        torch.testing.assert_close(chosen, model.distribution.mode(parameters))
+        assert set(chosen[:, 0].tolist()) <= {0.0, 2.0}
+        torch.testing.assert_close(policy.act(rows, observations, none_first(rows)).state_before, after)
+
+
 def test_nothing_it_returns_carries_a_gradient():
     rows = torch.arange(ROWS)
     assert not any(field.requires_grad for field in inference().act(rows, observe(0, rows), none_first(rows)))

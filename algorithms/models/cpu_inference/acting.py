@@ -1,4 +1,4 @@
-"""`ActorCritic.act` for a CPU, prepared once for many batches.
+"""`ActorCritic.act` and `decide` for a CPU, prepared once for many batches.
 
 Shape letters:  N = agent rows,  H = size of the recurrent state,  F = features.
 """
@@ -6,6 +6,7 @@ Shape letters:  N = agent rows,  H = size of the recurrent state,  F = features.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from appo.algorithms.models.cpu_inference.packing import can_pack
 
 
 class ActingStep:
-    """`ActorCritic.act`, prepared: holds until the weights change."""
+    """`ActorCritic.act` and `decide`, prepared: hold until the weights change."""
 
     def __init__(self, model: ActorCritic) -> None:
         """For the weights as they are now."""
@@ -36,14 +37,9 @@ class ActingStep:
         self.packed = frozenset(finder.packed)
         """The layers whose own weights are not read."""
 
-    def __call__(self, observations: Mapping[str, Tensor], state: Tensor) -> StepOutput:
+    def act(self, observations: Mapping[str, Tensor], state: Tensor) -> StepOutput:
         """See `ActorCritic.act`."""
-        prepared = [through(calls, observations[name]) for name, calls in self._leaves]
-        if self._autocast is None:
-            outputs = self._through_trunks(prepared, state)
-        else:
-            with self._autocast(state.device):
-                outputs = self._through_trunks(prepared, state)
+        outputs = self._through_trunks(self._trunks, observations, state)
         mask = self._mask(observations)
         features, after = outputs[0]
         if self._heads is not None:
@@ -53,12 +49,21 @@ class ActingStep:
             values = self._denormalize(values)
         return StepOutput(self._policy_head(features, mask), values, torch.cat([part for _, part in outputs], 1))
 
-    def _through_trunks(self, prepared: list[Tensor], state: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Features, float32, and the state after, of each trunk."""
-        if len(self._trunks) == 1:
-            return [self._trunks[0](prepared, state)]
-        parts = state.split(self._state_sizes, 1)
-        return [trunk(prepared, part) for trunk, part in zip(self._trunks, parts, strict=True)]
+    def decide(self, observations: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ActorCritic.decide`."""
+        ((features, after),) = self._through_trunks(self._trunks[:1], observations, state)
+        if after.shape[1] < state.shape[1]:
+            after = torch.cat((after, state[:, after.shape[1] :]), 1)
+        return self._policy_head(features, self._mask(observations)), after
+
+    def _through_trunks(
+        self, trunks: list[_TrunkCalls], observations: Mapping[str, Tensor], state: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Features, float32, and the state after, of the first trunks."""
+        prepared = [through(calls, observations[name]) for name, calls in self._leaves[: trunks[-1].num_leaves]]
+        parts = [state] if len(self._trunks) == 1 else state.split(self._state_sizes, 1)
+        with nullcontext() if self._autocast is None else self._autocast(state.device):
+            return [trunk(prepared, part) for trunk, part in zip(trunks, parts, strict=False)]
 
 
 class _TrunkCalls:
@@ -68,10 +73,11 @@ class _TrunkCalls:
         self._encoders = [finder.calls_of(encoder) for encoder in trunk.encoder.encoders]
         self._layers = finder.calls_of(trunk.encoder.layers)
         self._step = finder.step_of(trunk.core)
+        self.num_leaves = len(self._encoders)
 
     def __call__(self, prepared: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """[N, ...] per leaf, this trunk's first, and [N, H] -> features [N, F] and the state after."""
-        own = prepared[: len(self._encoders)]
+        own = prepared[: self.num_leaves]
         features = [through(calls, x) for calls, x in zip(self._encoders, own, strict=True)]
         x = through(self._layers, features[0] if len(features) == 1 else torch.cat(features, -1))
         x, state = self._step(x, state)

@@ -55,7 +55,7 @@ def test_packed_or_not_it_decides_the_same(precision, leaves, shared):
     model = build(*leaves, precision=precision, encoder="conv_simple", actor_critic_share_weights=shared)
     observations, state = observe(*leaves), torch.randn(3, model.state_size)
     plain, step = model.act(observations, state), ActingStep(model)
-    packed = step(observations, state)
+    packed = step.act(observations, state)
     kinds = collections.Counter(type(layer).__name__ for layer in step.packed)
     per_trunk = {"PixelConv": 1, "Conv2d": 2, "Linear": len(leaves), "GruLayer": 1}
     assert kinds == {kind: count * len(model.trunks) for kind, count in per_trunk.items()}
@@ -82,7 +82,7 @@ def test_prepared_layers_give_the_numbers_of_their_modules(options, precision):
     tolerance = 1e-5 if precision == "fp32" else 0.03
     in_time = {name: leaf[None] for name, leaf in observations.items()}
     expected = model.unroll(in_time, state, torch.zeros(1, 3))
-    acted = ActingStep(model)(observations, state)
+    acted = ActingStep(model).act(observations, state)
     for mine, one_step in ((acted.parameters, expected.parameters), (acted.values, expected.values)):
         assert one_step.abs().max() > 0.05
         torch.testing.assert_close(mine, one_step[0], atol=tolerance, rtol=tolerance)
@@ -103,7 +103,7 @@ def test_autocast_is_entered_only_for_layers_that_are_not_packed(monkeypatch, le
         return autocast(device)
 
     monkeypatch.setattr(model, "autocast", enter)
-    ActingStep(model)(observe(*leaves), torch.zeros(3, model.state_size))
+    ActingStep(model).act(observe(*leaves), torch.zeros(3, model.state_size))
     assert bool(entered) == is_entered
 
 
@@ -111,15 +111,15 @@ def test_what_it_computes_holds_until_it_is_made_anew():
     model = build(VECTOR, normalize_returns=True)
     observations, state = observe(VECTOR), torch.zeros(3, model.state_size)
     step = ActingStep(model)
-    before = step(observations, state)
+    before = step.act(observations, state)
     with torch.no_grad():
         model.value_head.layer.bias.add_(1.0)
     model.returns_normalizer.update(10.0 * torch.randn(1000) + 5.0, torch.ones(1000, dtype=torch.bool))
-    assert torch.equal(step(observations, state).values, before.values)
+    assert torch.equal(step.act(observations, state).values, before.values)
     scale, shift = model.returns_normalizer.scale_and_shift()
     assert scale > 9.0 and shift.abs() > 1.0
     raw = model.unroll({"speed": observations["speed"][None]}, state, torch.zeros(1, 3)).values[0]
-    torch.testing.assert_close(ActingStep(model)(observations, state).values, raw * scale + shift)
+    torch.testing.assert_close(ActingStep(model).act(observations, state).values, raw * scale + shift)
 
 
 class PlusOne(nn.Module):
@@ -286,5 +286,5 @@ def test_a_layer_whose_weight_a_hook_makes_acts_with_the_weights_that_were_adopt
 def test_a_module_that_multiplies_itself_acts_in_the_dtype_of_the_others():
     model = build(LONG, encoder="the_users_MultipliesByABuffer:Encoder", precision="bf16")
     observations, state = {"speed": torch.randn(3, 128)}, torch.zeros(3, model.state_size)
-    acted, plain = ActingStep(model)(observations, state), model.act(observations, state)
+    acted, plain = ActingStep(model).act(observations, state), model.act(observations, state)
     torch.testing.assert_close(acted.parameters, plain.parameters, rtol=0.05, atol=0.05)
