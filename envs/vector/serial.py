@@ -41,7 +41,7 @@ from appo.envs.api import (
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_spec
-from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
+from appo.envs.wrappers import find_ability, layers, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class SerialVecEnv:
         """Observation and action space of one agent."""
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
+        self._rows_of_actions = self._actions.plain_rows if _takes_plain_choices(first.env) else self._actions.rows
         agents = self.spec.agents_per_env
         self._slots: list[tuple[Callable[[Any, int, Target], None], int]]
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
@@ -153,7 +154,7 @@ class SerialVecEnv:
         fill_common_case_of(self._rows_of_envs(indices), out)
         target = target_of(self._layout, out)
         self._num_steps += 1
-        chosen = self._actions.rows(actions[self._rows_of_envs(indices)])
+        chosen = self._rows_of_actions(actions[self._rows_of_envs(indices)])
         if self._takes_groups:
             rows = list(chosen)
             chosen = [rows[first : first + agents] for first in range(0, len(rows), agents)]
@@ -295,7 +296,7 @@ class SerialVecEnv:
 
     def _per_env(self, actions: np.ndarray) -> Any:
         """[E, W] -> for each environment what its adapter takes: an action, or a list with one per agent."""
-        rows = self._actions.rows(actions)
+        rows = self._rows_of_actions(actions)
         if not self._takes_groups:
             return rows
         rows, agents = list(rows), self.spec.agents_per_env
@@ -453,6 +454,14 @@ def _adapter(env: Any, index: int, context: EnvContext) -> SingleEnvAdapter | Pa
         return SingleEnvAdapter(env, index, context)
     raise ConfigError(
         f"the factory returned {env!r}; return a gymnasium.Env, gymnasium.vector.VectorEnv or PettingZoo ParallelEnv"
+    )
+
+
+def _takes_plain_choices(env: Any) -> bool:
+    """It is one of Gymnasium's own, in wrappers that look at no action: what others do with one is not known."""
+    *wrappers, innermost = (type(layer).__module__ for layer in layers(env))
+    return innermost.startswith("gymnasium.envs.") and all(
+        module == "gymnasium.wrappers.common" or module.startswith("appo.") for module in wrappers
     )
 
 

@@ -144,6 +144,25 @@ def test_each_environment_gets_its_own_action():
     assert [adapter.env.actions for adapter in batch._adapters] == [[2], [0], [1]]
 
 
+def test_only_environments_of_gymnasium_get_plain_choices():
+    class Notes(gymnasium.ActionWrapper):
+        def action(self, action):
+            kinds.append(type(action))
+            return action
+
+    kinds: list[type] = []
+    own, known = Scripted(CONTINUES), gymnasium.make("CartPole-v1")
+    own.step = lambda action: kinds.append(type(action)) or Scripted.step(own, action)
+    inner = known.unwrapped
+    inner.step = lambda action: kinds.append(type(action)) or type(inner).step(inner, action)
+    for env in (own, known, Notes(gymnasium.make("CartPole-v1"))):
+        batch = batch_of(env)
+        out = garbage(batch)
+        batch.reset(out)
+        batch.step(np.zeros((1, 1), np.float32), out)
+    assert kinds == [np.int64, int, np.int64]
+
+
 def test_infos_give_frames_activity_and_what_the_caller_is_to_count():
     stats = {"episode_extra_stats": {"kills": 2.0}, "true_reward": 5.0}
     infos = {1: {"num_frames": 4, "is_active": False}, 2: {"other": 1}, 3: stats}

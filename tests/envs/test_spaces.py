@@ -129,6 +129,7 @@ ACTION_SPACES = [
     spaces.MultiBinary(3),
     spaces.Box(-2.0, 3.0, (2,), np.float32),
     spaces.Box(-2.0, 3.0, (2, 2), np.float64),
+    spaces.Box(-1.0, 1.0, (2, 2), np.float64),
     spaces.Box(np.array([-1.0, -np.inf, 0.0], np.float32), np.array([1.0, np.inf, np.inf], np.float32)),
     spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2]))),
     spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Box(0, 5, (1,)), spaces.Discrete(4)))}),
@@ -144,6 +145,15 @@ def test_every_random_action_lies_in_its_space(space):
     assert len(converted) == 200
     for action in converted:
         assert space.contains(action), action
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_plain_rows_are_the_same_actions(space):
+    layout = ActionLayout(space)
+    actions = random_actions(layout.leaves, np.random.default_rng(1), 20)
+    plain = list(layout.plain_rows(actions))
+    assert str(plain) == str([int(row) if isinstance(row, np.int64) else row for row in layout.rows(actions)])
+    assert all(type(row) is int for row in plain) == isinstance(space, spaces.Discrete)
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
@@ -176,6 +186,14 @@ def test_finite_bounds_are_stretched_to_and_infinite_ones_pass():
     assert layout.leaves[0].low == (-2.0, -infinite, 0.0, -infinite)
     actions = np.array([[-1, -5, -5, -5], [0, 5, 5, 5], [9, 0.5, 0.5, 0.5]], np.float32)
     assert [row.tolist() for row in layout.rows(actions)] == [[-2, -5, 0, -5], [2, 5, 5, 5], [6, 0.5, 0.5, 0.5]]
+
+
+def test_actions_of_a_space_in_policy_units_are_clipped_copies():
+    layout, actions = ActionLayout(spaces.Box(-1.0, 1.0, (2,))), np.array([[-7.0, 0.25], [1.5, -1.0]], np.float32)
+    (first, second) = layout.rows(actions)
+    assert first.tolist() == [-1.0, 0.25] and second.tolist() == [1.0, -1.0]
+    first[:] = 9.0
+    assert actions[0].tolist() == [-7.0, 0.25]
 
 
 def test_rounding_does_not_lead_out_of_the_bounds():
