@@ -123,7 +123,8 @@ def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float
 
 
 def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Member]:
-    members, left_out, known = [], [], set()
+    members, left_out = [], []
+    known: set[str] = set()
     for experiment in experiments:
         try:
             points = read_points(experiment.folder)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.run.folder_lock import Holder, holder
 from appo.tools.arguments import Refused
-from appo.tools.curves import RETURN, PlotError, read_points
-from appo.tools.experiments import ENV, PLACE, SEED, STATUS_FILE, SUMMARY_FILE, Found, differing, text_of
+from appo.tools.curves import RETURN, PlotError, configuration, read_points
+from appo.tools.experiments import ENV, STATUS_FILE, SUMMARY_FILE, Found, differing, text_of
 
 STARTING, TRAINING, ENDED, DIED = "starting", "training", "ended", "died"
 # status.json is replaced once a second; a driver that is silent for so long is stopped, or its disk is.
@@ -132,11 +132,10 @@ def _newest_change(folder: Path) -> float:
 
 
 def telling_options(experiments: Sequence[Found]) -> list[str]:
-    """Options that differ and that somebody typed, without seed, name, place and environment."""
-    left_out = (*PLACE, SEED, ENV)
-    options = [each.options for each in experiments if each.options]
-    typed = {name for each in experiments for name in each.typed}
-    return [name for name in differing(options) if name in typed and name not in left_out]
+    """Options of the configurations that differ and that somebody typed; the environment is told apart."""
+    typed = {name for each in experiments for name in each.typed if name != ENV}
+    known = [configuration(each.options) for each in experiments if each.options]
+    return [name for name in differing(known) if name in typed]
 
 
 def duration(seconds: float) -> str:

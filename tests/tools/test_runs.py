@@ -24,10 +24,10 @@ HEADS = ["name", "env", "state", "frames", "fps", "last", "best", "age", "option
 @pytest.fixture
 def train_dir(tmp_path):
     """One that has ended, one that died, and one of another environment that was never trained."""
-    good = write_experiment(tmp_path, "good", [(500, 9.0), (1000, 7.0)], learning_rate=0.01, seed=1)
+    good = write_experiment(tmp_path, "good", [(500, 9.0), (1000, 7.0)], learning_rate=0.01, seed=1, gamma=0.9)
     write_status(good, state="ended", at=time.time() - 400, reason="reached train_for_env_steps=1000", frames=36_000,
                  returns=(7.0, None))  # fmt: skip
-    dead = write_experiment(tmp_path, "group/dead", [(500, 20.5)], seed=2, env="Acrobot-v1")
+    dead = write_experiment(tmp_path, "group/dead", [(500, 20.5)], seed=2, gamma=0.9, env="Acrobot-v1")
     write_status(dead, at=time.time() - 7300, frames=72_000, returns=(3.0,))
     (dead / ".lock").write_text(f"process {os.getpid()} on elsewhere")  # but nobody holds it
     (tmp_path / "new").mkdir()
