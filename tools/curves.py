@@ -97,8 +97,18 @@ def read_curves(folder: Path, keys: Sequence[str] = (RETURN, LOWEST, HIGHEST, FR
 
 def series_of(points: Sequence[dict[str, Any]], key: str, x: str = "env_frames", unit: float = 1.0) -> Series:
     """The course of one key over another one."""
-    there = [point for point in points if point.get(key) is not None and point.get(x) is not None]
-    return Series([float(point[x]) / unit for point in there], [float(point[key]) for point in there])
+    positions: list[float] = []
+    values: list[float] = []
+    for point in points:
+        if point.get(key) is not None and point.get(x) is not None:
+            position = float(point[x]) / unit
+            # What a crash has lost may have taken longer than what was played again.
+            while positions and positions[-1] >= position:
+                positions.pop()
+                values.pop()
+            positions.append(position)
+            values.append(float(point[key]))
+    return Series(positions, values)
 
 
 def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float) -> list[Group]:
@@ -123,7 +133,7 @@ def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float
 
 
 def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Member]:
-    members, left_out = [], []
+    members, left_out, unknown = [], [], []
     known: set[str] = set()
     for experiment in experiments:
         try:
@@ -131,21 +141,21 @@ def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Me
         except PlotError as error:
             left_out.append(f"{experiment.name} is left out: {error}")
             continue
-        known.update(key for of_policy in points.values() for key in of_policy[-1])
         read = {policy: series_of(of_policy, metric, *X_AXES[x]) for policy, of_policy in points.items()}
         curves = {policy: series for policy, series in read.items() if series.values}
         if not curves:
+            known.update(key for of_policy in points.values() for point in of_policy for key in point if "/" in key)
             left_out.append(f"{experiment.name} is left out: it has no {metric}")
-        elif not experiment.options:
-            left_out.append(f"{experiment.name} is left out: without config.json its options are not known")
+        elif experiment.problem:
+            unknown.append(f"{experiment.name} is left out: {experiment.problem}")
         else:
             members.append(_Member(experiment, curves))
-    if not members and metric in known:
-        raise PlotError(left_out[0])
+    if not members and unknown:
+        raise PlotError(unknown[0])
     if not members:
-        near = nearest(metric, (key for key in known if "/" in key))
-        raise PlotError(f"no experiment has a point of {metric}{near}" if known else "no experiment has a point yet")
-    for told in left_out:
+        told = f"a point of {metric}{nearest(metric, known)}" if known else "a point yet"
+        raise PlotError(f"no experiment has {told}")
+    for told in left_out + unknown:
         print(f"plot: {told}", file=sys.stderr)
     return members
 

@@ -32,13 +32,14 @@ class Found(NamedTuple):
     folder: Path
     options: dict[str, Any]  # of config.json; empty as long as there is none
     typed: frozenset[str]  # those that its user typed
+    problem: str  # why there are no options; else empty
 
 
 def find_experiments(places: Sequence[Path]) -> list[Found]:
     """Every experiment that is one of these folders, or lies in one of them.
 
     Raises:
-        Refused: one of them does not exist, or is and holds no experiment; or a config.json is damaged.
+        Refused: one of them does not exist, or is and holds no experiment.
     """
     found: dict[Path, Found] = {}
     for place in places:
@@ -71,15 +72,16 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str]]:
+def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
+    """Options and problem; one damaged experiment is no reason to refuse all others."""
     path = folder / CONFIG_FILE
     try:
         saved = parse_saved(path.read_text(encoding="utf-8", errors="replace"), str(path))
     except FileNotFoundError:
-        return {}, frozenset()
+        return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
     except (OSError, ConfigError) as error:
-        raise Refused(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    return saved.options, frozenset(saved.typed)
+        return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({' '.join(str(error).split())})"
+    return saved.options, frozenset(saved.typed), ""
 
 
 def named(experiments: Sequence[Found], name: str) -> Found:

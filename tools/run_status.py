@@ -73,8 +73,7 @@ def status_of(experiment: Found) -> RunStatus:
         holds = holder(experiment.folder)
     except OSError as error:
         raise Refused(f"the lock of {experiment.folder} cannot be read ({error.strerror})") from error
-    seen = float(status.get("time", 0.0)) or _newest_change(experiment.folder)
-    age_s = max(0.0, time.time() - seen)
+    age_s = max(0.0, time.time() - (status.get("time") or experiment.folder.stat().st_mtime))
     state, reason = _state(status, summary, holds, age_s)
     frames, seconds = int(status.get("env_frames", 0)), float(status.get("train_seconds", 0.0))
     fps = status.get("fps", {}).get("60") if state == TRAINING else None
@@ -125,10 +124,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Refused(f"{path} is not what a run writes")
     return content
-
-
-def _newest_change(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
 
 
 def telling_options(experiments: Sequence[Found]) -> list[str]:

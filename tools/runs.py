@@ -186,13 +186,12 @@ def main(argv: Sequence[str]) -> int:
         if name := chosen.stop or chosen.save:
             return (stop if chosen.stop else save)(named(experiments, name))
         if chosen.compare:
-            experiments = [named(experiments, name) for name in chosen.compare]
-        runs = [status_of(experiment) for experiment in _of_env(experiments, chosen.env)]
+            runs = [status_of(named(experiments, name)) for name in chosen.compare]
+        else:
+            runs = sorted(_readable(_of_env(experiments, chosen.env)), key=_ORDERS[chosen.sort])
     except Refused as error:
         print(f"runs: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    if not chosen.compare:
-        runs.sort(key=_ORDERS[chosen.sort])
     if chosen.json:
         every = [run.experiment for run in runs]
         options = differing([each.options for each in every]) if chosen.compare else telling_options(every)
@@ -200,6 +199,17 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_table(*(compare if chosen.compare else list_runs)(runs))
     return EXIT_OK
+
+
+def _readable(experiments: Sequence[Found]) -> list[RunStatus]:
+    """How runs stand; those that cannot be read are left out, which is told."""
+    found = []
+    for experiment in experiments:
+        try:
+            found.append(status_of(experiment))
+        except Refused as error:
+            print(f"runs: {experiment.name} is left out: {error}", file=sys.stderr)
+    return found
 
 
 def _of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:

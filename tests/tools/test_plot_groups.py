@@ -1,6 +1,7 @@
 """Experiments compared: which of them are one group, what is drawn and written, and what is refused."""
 
 import csv
+import json
 import time
 
 import numpy as np
@@ -196,11 +197,25 @@ def test_what_cannot_be_drawn_is_refused_in_one_line_and_nothing_is_written(tmp_
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_without_points_is_left_out_and_told(tmp_path, capsys):
+def test_runs_without_points_or_options_are_left_out_and_told(tmp_path, capsys):
     write_experiment(tmp_path, "a", line(1))
     write_experiment(tmp_path, "b")
+    (write_experiment(tmp_path, "c", line(2)) / "config.json").write_text("{")
     assert main([str(tmp_path), str(tmp_path / "x.csv")]) == 0
-    assert "plot: b is left out: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "plot: b is left out: " in error and "plot: c is left out: config.json cannot be read" in error
+    assert {float(row["mean"]) for row in rows_of(tmp_path / "x.csv")} == set(range(1, 11))
+    assert main([str(tmp_path / "c"), str(tmp_path / "x.csv")]) == 2
+
+
+def test_hours_that_a_crash_has_lost_are_superseded_as_well(tmp_path):
+    folder = write_experiment(tmp_path, "a", line(1, (100, 200)))
+    lines = [{"policy": 0, "env_frames": 300, "train_seconds": 3600.0, "0_aux/avg_reward": 999.0},
+             {"policy": 0, "env_frames": 310, "train_seconds": 1800.0, "0_aux/avg_reward": 7.0}]  # fmt: skip
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in lines)
+    (group,) = groups_of(tmp_path, x="hours")
+    assert group.x[-1] == 0.5 and group.summary.mean[-1] == 7.0
 
 
 def test_fifteen_runs_of_a_thousand_points_take_seconds(tmp_path):

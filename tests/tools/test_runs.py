@@ -155,12 +155,16 @@ def test_what_cannot_be_done_is_refused_in_one_line(train_dir, capsys, words, re
     assert reason in error and error.count("\n") == 1
 
 
-def test_damaged_files_are_named(train_dir, capsys):
-    for name in ("status.json", "config.json"):
-        (train_dir / "good" / name).write_text("{")
-        assert runs.main([str(train_dir)]) == 2
-        error = capsys.readouterr().err
-        assert f"{name} cannot be read" in error and error.count("\n") == 1
+def test_a_damaged_run_hides_no_other(train_dir, capsys):
+    (train_dir / "good" / "config.json").write_text("{")
+    good = listed(capsys, train_dir, "--json")[0]
+    assert (good["name"], good["env"], good["frames"]) == ("good", "-", 36_000)
+    (train_dir / "good" / "status.json").write_text("{")
+    assert runs.main([str(train_dir)]) == 0
+    told = capsys.readouterr()
+    assert "runs: good is left out: " in told.err and "status.json cannot be read" in told.err
+    assert told.err.count("\n") == 1 and "group/dead" in told.out
+    assert runs.main([str(train_dir), "--compare", "good", "new"]) == 2
 
 
 def test_a_run_of_another_machine_or_without_handlers_gets_no_signal(train_dir, capsys):
