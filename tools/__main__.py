@@ -6,11 +6,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from appo.tools.plot import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
 
 COMMANDS = {
-    "plot": "return and speed of an experiment as a picture",
+    "plot": "curves of an experiment, or of groups of seeds, as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
+    "runs": "list, compare, stop and save runs",
     "timing": "where the time of each kind of process has gone",
 }
 

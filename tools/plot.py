@@ -1,63 +1,48 @@
-"""Plot the curves of a run: `python -m appo.tools.plot train_dir/first first_curve.png`.
+"""Plot the curves of runs.
 
-Reads `metrics.jsonl` of an experiment and draws, over the environment frames of each policy, the return of its
-episodes (mean, and from the worst to the best of those averaged) above, and the frames per second of the run below.
+    python -m appo.tools.plot train_dir/first first_curve.png
+    python -m appo.tools.plot train_dir comparison.pdf --metric=0_aux/avg_len --x=hours
+
+One experiment and no option: over the environment frames of each policy, the return of its episodes (mean, and from
+the worst to the best of those averaged) above, and the frames per second of the run below.
+
+Otherwise any number of experiments, or folders that hold them, are compared. Experiments that differ only in seed,
+name and place are one group: its interquartile mean (IQM) as a line, its mean as a thin dashed one, and the
+95 % interval of the IQM from a stratified bootstrap. A curve is drawn where at least half of the group's seeds have
+data, its interval where at least two have. Each environment has a panel. A file that ends in .csv gets the numbers.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from appo.utils.files import read_json_lines
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.curves import (
+    FRAMES_PER_SECOND,
+    HIGHEST,
+    LOWEST,
+    RETURN,
+    X_AXES,
+    Curves,
+    Group,
+    PlotError,
+    read_curves,
+    read_groups,
+)
+from appo.tools.experiments import ENV, METRICS_FILE, find_experiments
 
-METRICS_FILE = "metrics.jsonl"
-RETURN, LOWEST, HIGHEST = "0_aux/avg_reward", "0_aux/avg_reward_min", "0_aux/avg_reward_max"
-FRAMES_PER_SECOND = "0_aux/_fps"
-EXIT_OK, EXIT_REFUSED = 0, 2
-
-
-class PlotError(ValueError):
-    """There is nothing to draw. The message says why."""
-
-
-class Series(NamedTuple):
-    """The course of one number while a policy learned."""
-
-    frames: list[float]
-    values: list[float]
-
-
-Curves = dict[int, dict[str, Series]]  # policy -> key of metrics.jsonl -> points in the order of writing
-
-
-def read_curves(folder: Path, keys: Sequence[str] = (RETURN, LOWEST, HIGHEST, FRAMES_PER_SECOND)) -> Curves:
-    """The points of some keys for every policy; lines that lack a key lack a point.
-
-    Raises:
-        PlotError: the folder is not an experiment's, or no episode has ended in it.
-    """
-    path = folder / METRICS_FILE
-    try:
-        records = list(read_json_lines(path))
-    except OSError as error:
-        raise PlotError(
-            f"{path} cannot be read ({error.strerror}); name the folder of an experiment, such as train_dir/first"
-        ) from error
-    curves: Curves = {}
-    for record in records:
-        if "policy" not in record:
-            continue
-        of_policy = curves.setdefault(int(record["policy"]), {key: Series([], []) for key in keys})
-        for key in keys:
-            if record.get(key) is not None:
-                of_policy[key].frames.append(float(record["env_frames"]))
-                of_policy[key].values.append(float(record[key]))
-    if not any(RETURN in series and series[RETURN].values for series in curves.values()):
-        raise PlotError(f"{path} holds no return: no episode has ended there yet")
-    return curves
+MOST_PANELS = 6
+TABLE_SUFFIX = ".csv"
+COLUMNS = ("group", "x", "n", "mean", "iqm", "low", "high")
+_X_LABELS = {"frames": "environment frames of the policy", "hours": "hours of training"}
+_METRIC_LABELS = {RETURN: "return per episode"}
+_EXPLAINED = "line: interquartile mean; dashed: mean; band: 95 % interval"
 
 
 def draw(curves: Curves, title: str) -> Any:
@@ -76,7 +61,7 @@ def draw(curves: Curves, title: str) -> Any:
     upper.set_title(title)
     upper.set_ylabel("return per episode: mean, worst to best")
     lower.set_ylabel("frames per second")
-    lower.set_xlabel("environment frames of the policy")
+    lower.set_xlabel(_X_LABELS["frames"])
     lower.set_ylim(bottom=0.0)
     for panel in (upper, lower):
         panel.grid(alpha=0.3)
@@ -85,23 +70,143 @@ def draw(curves: Curves, title: str) -> Any:
     return figure
 
 
+def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
+    """A matplotlib figure with a panel for each environment and one legend for all of them.
+
+    Raises:
+        PlotError: there are more environments than panels.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    envs = list(dict.fromkeys(group.env for group in groups))
+    if len(envs) > MOST_PANELS:
+        raise PlotError(f"{len(envs)} environments do not fit into {MOST_PANELS} panels; name fewer experiments")
+    columns = min(len(envs), 3)
+    rows = math.ceil(len(envs) / columns)
+    width, height = (8.0, 5.5) if len(envs) == 1 else (4.5 * columns, 3.4 * rows + 0.8)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = dict(zip(envs, figure.subplots(rows, columns, squeeze=False).flat, strict=False))
+    colours = _colours(groups)
+    for group in groups:
+        _draw_group(panels[group.env], group, colours[group.label])
+    for number, (env, panel) in enumerate(panels.items()):
+        panel.set_title(env)
+        panel.set_xlabel(_X_LABELS[x])
+        panel.grid(alpha=0.3)
+        if number % columns == 0:
+            panel.set_ylabel(_METRIC_LABELS.get(metric, metric))
+    for empty in figure.axes[len(envs) :]:
+        empty.remove()
+    figure.legend(
+        [Line2D([], [], color=colour) for colour in colours.values()],
+        [_legend(label, groups) for label in colours],
+        loc="outside lower center",
+        title=_EXPLAINED,
+        title_fontsize="small",
+        frameon=False,
+    )
+    return figure
+
+
+def _draw_group(panel: Any, group: Group, colour: Any) -> None:
+    summary = group.summary
+    panel.plot(group.x, summary.iqm, color=colour)
+    panel.plot(group.x, summary.mean, color=colour, linewidth=0.8, linestyle="--")
+    panel.fill_between(group.x, summary.low, summary.high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _colours(groups: Sequence[Group]) -> dict[str, Any]:
+    """Label -> colour: the same options have the same one in every panel."""
+    import matplotlib
+
+    labels = list(dict.fromkeys(group.label for group in groups))
+    if len(labels) <= 10:
+        return {label: f"C{number}" for number, label in enumerate(labels)}
+    shades = matplotlib.colormaps["turbo"]
+    return {label: shades(number / (len(labels) - 1)) for number, label in enumerate(labels)}
+
+
+def _legend(label: str, groups: Sequence[Group]) -> str:
+    """A label with the number of its seeds, in all panels."""
+    counts = sorted({group.num_runs for group in groups if group.label == label})
+    told = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    seeds = f"{told} seed{'' if told == '1' else 's'}"
+    return f"{label} ({seeds})" if label else seeds
+
+
+def write_table(groups: Sequence[Group], target: Path) -> None:
+    """A line for each group and point of its curve; without an interval where fewer than two seeds have data."""
+    with target.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for group in groups:
+            name = f"{ENV}={group.env} {group.label}".strip()
+            for x, count, *numbers in zip(group.x, *group.summary, strict=True):
+                if not math.isnan(numbers[0]):
+                    told = ["" if math.isnan(number) else f"{number:.8g}" for number in numbers]
+                    writer.writerow([name, f"{x:.8g}", count, *told])
+
+
 def main(argv: Sequence[str]) -> int:
     """Draw what the command line asks for; the exit code."""
-    if len(argv) != 2 or argv[1].startswith("-"):
-        print("usage: python -m appo.tools.plot <experiment folder> <plot.png>", file=sys.stderr)
-        return EXIT_REFUSED
-    folder, target = Path(argv[0]), Path(argv[1])
     try:
-        figure = draw(read_curves(folder), folder.resolve().name)
-        figure.savefig(target, dpi=120)
-    except (PlotError, OSError) as error:
+        chosen = _parse(argv)
+        *folders, target = map(Path, chosen.words)
+        _require_format(target)
+        experiments = find_experiments(folders)
+        is_plain = chosen.metric is None and chosen.x is None and chosen.smooth is None
+        if len(experiments) == 1 and is_plain and target.suffix != TABLE_SUFFIX:
+            (only,) = experiments
+            draw(read_curves(only.folder), only.folder.resolve().name).savefig(target, dpi=120)
+        else:
+            metric, x = chosen.metric or RETURN, chosen.x or next(iter(X_AXES))
+            groups = read_groups(experiments, metric, x, chosen.smooth or 0.0)
+            if target.suffix == TABLE_SUFFIX:
+                write_table(groups, target)
+            else:
+                draw_groups(groups, metric, x).savefig(target, dpi=120)
+    except (Refused, OSError) as error:
         print(f"plot: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    except ValueError as error:  # matplotlib's, which lists the formats it can write
-        print(f"plot: {target}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     print(target)
     return EXIT_OK
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="python -m appo.tools.plot",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s <folder> [<folder> ...] <file.png> [options]",
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="folder", help="experiments, or folders that hold some; then a file"
+    )
+    parser.add_argument("--metric", help=f"any key of {METRICS_FILE}; {RETURN} unless typed")
+    parser.add_argument("--x", choices=tuple(X_AXES), help="frames of the policy, or hours of training")
+    parser.add_argument(
+        "--smooth", type=float, help="share of the axis over which each curve is averaged, backwards; 0 unless typed"
+    )
+    chosen = parser.parse_intermixed_args(argv)
+    if len(chosen.words) < 2:
+        raise Refused(f"folders and a file are needed; {parser.format_usage().strip()}")
+    if chosen.smooth is not None and not 0.0 <= chosen.smooth < 1.0:
+        raise Refused(f"--smooth={chosen.smooth:g} is no share of the axis; for example --smooth=0.05")
+    return chosen
+
+
+def _require_format(target: Path) -> None:
+    """Refuse a file that cannot be written, before anything is read."""
+    from matplotlib.figure import Figure
+
+    known = [TABLE_SUFFIX, *(f".{name}" for name in Figure().canvas.get_supported_filetypes())]
+    if target.is_dir():
+        raise PlotError(f"{target} is a folder; the last word is the file to write, such as plot.png")
+    if target.suffix not in known:
+        raise PlotError(f"{target} has to end in .png, .pdf, .svg or {TABLE_SUFFIX}")
+    if not target.parent.is_dir():
+        raise PlotError(f"there is no folder {target.parent} for {target.name}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from appo.algorithms.population.ratings import SELF_PLAY
 from appo.algorithms.population.schedule import ScheduleStep
 from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.tools.plot import EXIT_OK, EXIT_REFUSED, PlotError, read_curves
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
+from appo.tools.curves import PlotError, read_curves
 from appo.tools.win_matrix import draw_wins, read_wins
 from appo.utils.files import atomic_write_json, read_json_lines
 

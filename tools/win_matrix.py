@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appo.algorithms.evaluation.win_table import WinTable
-from appo.tools.plot import PlotError
+from appo.tools.curves import PlotError
 
 
 def read_wins(path: Path) -> WinTable | None:

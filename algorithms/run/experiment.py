@@ -1,20 +1,18 @@
 """An experiment's folder: where everything lies, how it is taken up again, and that only one process trains in it.
 
-The folder belongs to the process that holds the lock on `.lock`; the lock vanishes with the process, however it ends.
+The folder belongs to the process that holds its lock, see `folder_lock`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.metadata
 import json
 import logging
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -23,11 +21,12 @@ from pathlib import Path
 from appo.algorithms.config import ResolvedConfig, TrainConfig, from_json, to_json
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.timing import TIMING_FILE
+from appo.algorithms.run import folder_lock
 from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.run.folder_lock import LOCK_FILE
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
 from appo.utils.options import ConfigError
 
-LOCK_FILE = ".lock"
 # Of each log; its predecessor may be as large. A worker that crashes or prints repeatedly does not fill the disk.
 LOG_BYTES = 5_000_000
 _MAINTAIN_EVERY_S = 1.0
@@ -78,7 +77,7 @@ class Experiment:
         run = resolved.config.run
         folder = run.folder.absolute()  # stays right when an environment, for example, changes the directory
         try:
-            lock = _take(folder)
+            lock = folder_lock.take(folder)
             try:
                 if run.restart_behavior == "restart" and _holds_anything(folder):
                     lock = _move_aside(folder, lock)
@@ -127,7 +126,7 @@ class Experiment:
         try:
             with self._disk_faults.survived(str(self.folder)):
                 if not self._is_locked():
-                    lock = _take(self.folder)
+                    lock = folder_lock.take(self.folder)
                     self.close()
                     self._lock = lock
                 missing = [path for path in self._record if path in self._unwritten or not path.exists()]
@@ -195,34 +194,6 @@ class Experiment:
             return False
 
 
-def _take(folder: Path) -> int:
-    """Make the folder and lock it; the descriptor that holds the lock.
-
-    Raises:
-        ConfigError: another process holds it.
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / LOCK_FILE
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock, 200, 0).decode(errors="replace") or "unknown"
-            os.close(lock)
-            raise ConfigError(
-                f"another process ({holder}) trains in {folder}; stop it first, or type another --experiment"
-            ) from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), path.stat()):
-                break
-        os.close(lock)  # the folder was moved aside between opening and locking
-    with contextlib.suppress(OSError):  # the holder is named where the disk has room
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-    return lock
-
-
 def _holds_anything(folder: Path) -> bool:
     return any(path.name != LOCK_FILE for path in folder.iterdir())
 
@@ -236,7 +207,7 @@ def _move_aside(folder: Path, lock: int) -> int:
         target = folder.with_name(f"{folder.name}.{stamp}.{number}")
     folder.rename(target)
     os.close(lock)
-    return _take(folder)
+    return folder_lock.take(folder)
 
 
 def _empty(folder: Path) -> None:

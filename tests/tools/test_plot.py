@@ -57,7 +57,7 @@ def test_the_command_writes_the_plot(tmp_path, capsys):
 
 def test_a_folder_without_numbers_is_refused_with_the_reason(tmp_path, capsys):
     assert main([str(tmp_path), str(tmp_path / "curve.png")]) == 2
-    assert "metrics.jsonl cannot be read" in capsys.readouterr().err
+    assert "holds no experiment" in capsys.readouterr().err
     with pytest.raises(PlotError, match="no episode has ended"):
         read_curves(experiment(tmp_path, [record(0, 100)]))
     assert not (tmp_path / "curve.png").exists()

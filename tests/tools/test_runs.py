@@ -1,0 +1,242 @@
+"""Runs as they are listed, compared, saved and stopped: from files with chosen numbers, and one that really trains."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from appo.algorithms.run import folder_lock
+from appo.tools import runs
+from appo.tools.experiments import find_experiments
+from appo.tools.run_status import DIED, ENDED, STARTING, TRAINING, duration, status_of
+from tests.architecture.source_tree import ROOT
+from tests.tools.experiment_files import write_experiment, write_status
+
+HEADS = ["name", "env", "state", "frames", "fps", "last", "best", "age", "options"]
+
+
+@pytest.fixture
+def train_dir(tmp_path):
+    """One that has ended, one that died, and one of another environment that was never trained."""
+    good = write_experiment(tmp_path, "good", [(500, 9.0), (1000, 7.0)], learning_rate=0.01, seed=1, gamma=0.9)
+    write_status(good, state="ended", at=time.time() - 400, reason="reached train_for_env_steps=1000", frames=36_000,
+                 returns=(7.0, None))  # fmt: skip
+    dead = write_experiment(tmp_path, "group/dead", [(500, 20.5)], seed=2, gamma=0.9, env="Acrobot-v1")
+    write_status(dead, at=time.time() - 7300, frames=72_000, returns=(3.0,))
+    (dead / ".lock").write_text(f"process {os.getpid()} on elsewhere")  # but nobody holds it
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "command_lines.txt").write_text("today  train_appo.py\n")
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def looked_at(folder):
+    (experiment,) = find_experiments([folder])
+    return status_of(experiment)
+
+
+def listed(capsys, *words):
+    assert runs.main([str(word) for word in words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_runs_are_listed_with_their_state_and_numbers(train_dir, capsys):
+    assert runs.main([str(train_dir)]) == 0
+    lines = [[cell for cell in line.split("  ") if cell] for line in capsys.readouterr().out.splitlines()]
+    assert [cell.strip() for cell in lines[0]] == HEADS
+    good, dead, new = ([cell.strip() for cell in line] for line in lines[1:])
+    reached = "ended: reached train_for_env_steps=1000"
+    assert good == ["good", "CartPole-v1", reached, "36,000", "5", "7", "9", "6 min", "learning_rate=0.01"]
+    assert dead[:2] == ["group/dead", "Acrobot-v1"] and dead[2].startswith("died: its process is gone")
+    assert dead[3:] == ["72,000", "10", "3", "20.5", "2 h", "learning_rate=0.001"]
+    assert new[:3] == ["new", "-", "ended: its last start did not come to training; see log/driver.txt"]
+    assert new[3:7] == ["0", "-", "-", "-"]
+
+
+def test_who_holds_the_lock_trains_whatever_the_files_say(train_dir):
+    folder = train_dir / "group" / "dead"
+    assert looked_at(folder).state == DIED
+    lock = folder_lock.take(folder)
+    try:
+        assert looked_at(folder).state == STARTING  # status.json is older than this start
+        write_status(folder, at=time.time() + 1.0, frames=80_000, returns=(4.0,))
+        now = looked_at(folder)
+        assert (now.state, now.reason, now.fps) == (TRAINING, "", 80.0)
+        assert now.holder is not None and now.holder.pid == os.getpid() and now.holder.is_here
+        long_ago = time.time() - 1000
+        os.utime(folder / ".lock", (long_ago, long_ago))
+        write_status(folder, at=time.time() - 700)
+        assert looked_at(folder).told_state == "training: no sign of life for 11 min"
+    finally:
+        os.close(lock)
+    assert looked_at(folder).state == DIED
+
+
+def test_asking_who_holds_a_lock_keeps_nobody_from_taking_it(tmp_path):
+    os.close(folder_lock.take(tmp_path))
+    asking = "import sys, pathlib; from appo.algorithms.run import folder_lock\n" + (
+        "while True: folder_lock.holder(pathlib.Path(sys.argv[1]))"
+    )
+    other = subprocess.Popen([sys.executable, "-c", asking, str(tmp_path)], cwd=ROOT)
+    try:
+        time.sleep(0.5)
+        for _ in range(200):
+            os.close(folder_lock.take(tmp_path))
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_one_environment_in_another_order_for_a_program(train_dir, capsys):
+    by_best = listed(capsys, train_dir, "--sort=best", "--json")
+    assert [run["name"] for run in by_best] == ["group/dead", "good", "new"]
+    assert [run["name"] for run in listed(capsys, train_dir, "--sort=age", "--json")] == ["new", "good", "group/dead"]
+    assert by_best[2]["best_return"] is None and by_best[2]["fps"] is None
+    assert by_best[1]["options"] == {"learning_rate": 0.01} and by_best[1]["state"] == ENDED
+    assert [run["name"] for run in listed(capsys, train_dir, "--env=Cart*", "--json")] == ["good"]
+
+
+def test_two_runs_are_compared_by_what_differs_and_how_they_ended(train_dir, capsys):
+    assert runs.main([str(train_dir), "--compare", "good", "group/dead"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[:4] == [
+        ["good", "group/dead"],
+        ["seed", "1", "2"],
+        ["env", "CartPole-v1", "Acrobot-v1"],
+        ["learning_rate", "0.01", "0.001"],
+    ]
+    assert ["frames", "36,000", "72,000"] in rows and rows[-1] == ["best", "return", "9", "20.5"]
+    compared = listed(capsys, train_dir, "--compare", "good", "group/dead", "--json")
+    assert compared[0]["options"] == {"experiment": "good", "seed": 1, "env": "CartPole-v1", "learning_rate": 0.01}
+
+
+def test_a_terminal_gets_a_table_that_fits(train_dir):
+    reader, writer = pty.openpty()
+    words = [sys.executable, "-m", "appo.tools.runs", str(train_dir)]
+    environment = os.environ | {"COLUMNS": "70", "TERM": "xterm"}
+    with subprocess.Popen(words, stdout=writer, cwd=ROOT, env=environment) as process:
+        os.close(writer)
+        text = b""
+        try:
+            while piece := os.read(reader, 4096):
+                text += piece
+        except OSError:  # Linux tells so that the other side is closed
+            pass
+        os.close(reader)
+        assert process.wait() == 0
+    lines = [line for line in text.decode().replace("\r", "").splitlines() if "\x1b" not in line]
+    assert "36,000" in text.decode() and max(map(len, lines)) <= 70
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["HERE", "--stop=god"], "there is no experiment 'god'; nearest: good"),
+        (["HERE", "--stop=good"], "good does not run; ended: reached train_for_env_steps=1000"),
+        (["HERE", "--save=group/dead"], "group/dead does not run; died"),
+        (["HERE", "--compare", "good", "dead"], "nearest: group/dead"),
+        (["HERE", "--compare", "good"], "--compare needs two names or more"),
+        (["HERE", "--stop=good", "--compare", "good", "new"], "not allowed with"),
+        (["HERE", "--env=CartPole"], "nearest: CartPole-v1"),
+        (["HERE", "--sort=speed"], "'fps'"),
+        (["HERE/nowhere"], "nowhere does not exist"),
+        (["HERE/notes"], "notes holds no experiment"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(train_dir, capsys, words, reason):
+    assert runs.main([word.replace("HERE", str(train_dir)) for word in words]) == 2
+    error = capsys.readouterr().err
+    assert reason in error and error.count("\n") == 1
+
+
+def test_a_damaged_run_hides_no_other(train_dir, capsys):
+    (train_dir / "good" / "config.json").write_text("{")
+    good = listed(capsys, train_dir, "--json")[0]
+    assert (good["name"], good["env"], good["frames"]) == ("good", "-", 36_000)
+    (train_dir / "good" / "status.json").write_text("{")
+    assert runs.main([str(train_dir)]) == 0
+    told = capsys.readouterr()
+    assert "runs: good is left out: " in told.err and "status.json cannot be read" in told.err
+    assert told.err.count("\n") == 1 and "group/dead" in told.out
+    assert runs.main([str(train_dir), "--compare", "good", "new"]) == 2
+
+
+def test_a_run_of_another_machine_or_without_handlers_gets_no_signal(train_dir, capsys):
+    folder = train_dir / "good"
+    lock = folder_lock.take(folder)
+    try:
+        assert runs.main([str(train_dir), "--save=good"]) == 2  # this process has no handler for SIGUSR1
+        assert "does not listen to SIGUSR1" in capsys.readouterr().err
+        (folder / ".lock").write_text("process 1 on elsewhere")
+        assert runs.main([str(train_dir), "--stop=good"]) == 2
+        assert "good runs on elsewhere; type this there" in capsys.readouterr().err
+    finally:
+        os.close(lock)
+
+
+def test_a_time_is_told_in_its_largest_unit():
+    assert [duration(seconds) for seconds in (0.4, 59, 60, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+
+
+class Training:
+    """A run of the real program, in one process."""
+
+    def __init__(self, train_dir):
+        self.train_dir, self.process = train_dir, None
+
+    def start(self):
+        words = ["--env=CartPole-v1", "--experiment=live", f"--train_dir={self.train_dir}", "--serial_mode=True"]
+        words += ["--num_workers=1", "--num_envs_per_worker=4", "--device=cpu", "--experiment_summaries_interval=1"]
+        program = [sys.executable, str(ROOT / "train_appo.py"), *words]
+        self.process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began = time.monotonic()
+        while not self.has_learned():
+            assert self.process.poll() is None and time.monotonic() < began + 90.0
+            time.sleep(0.05)
+
+    def has_learned(self):
+        folder = self.train_dir / "live"
+        return (folder / "config.json").exists() and looked_at(folder).state == TRAINING
+
+    def end(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    training = Training(tmp_path_factory.mktemp("live"))
+    training.start()
+    yield training
+    training.end()
+
+
+def test_a_live_run_is_listed_saved_and_stopped(live, capsys):
+    (run,) = listed(capsys, live.train_dir, "--json")
+    assert (run["state"], run["pid"], run["reason"]) == (TRAINING, live.process.pid, "")
+    assert runs.main([str(live.train_dir), "--save=live"]) == 0
+    saved = capsys.readouterr().out.splitlines()
+    assert len(saved) == 1 and Path(saved[0]).parent.samefile(live.train_dir / "live" / "checkpoint_p0")
+    assert live.process.poll() is None
+    assert runs.main([str(live.train_dir), "--stop=live"]) == 0
+    assert capsys.readouterr().out.startswith("live ended: stopped by SIGTERM, after ")
+    assert live.process.wait(10) == 128 + signal.SIGTERM
+    (run,) = listed(capsys, live.train_dir, "--json")
+    assert (run["state"], run["pid"], run["reason"]) == (ENDED, None, "stopped by SIGTERM")
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_is_listed_as_dead(live, capsys):
+    live.end()
+    live.start()
+    live.process.kill()
+    live.process.wait()
+    (run,) = listed(capsys, live.train_dir, "--json")
+    assert (run["state"], run["pid"]) == (DIED, None)

@@ -1,0 +1,200 @@
+"""Curves of experiments: their points from `metrics.jsonl`, and experiments with the same options as one group.
+
+A run that was resumed appends to its points. Those between its checkpoint and a crash are in the file twice: a point
+with fewer frames than the ones before it supersedes all that lie at its frames or beyond.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from appo.tools import seeds
+from appo.tools.arguments import Refused, nearest
+from appo.tools.experiments import ENV, METRICS_FILE, PLACE, SEED, Found, differing, text_of
+from appo.utils.files import read_json_lines
+
+RETURN, LOWEST, HIGHEST = "0_aux/avg_reward", "0_aux/avg_reward_min", "0_aux/avg_reward_max"
+FRAMES_PER_SECOND = "0_aux/_fps"
+POINTS = 300  # of the grid of an environment: as many as a panel can show
+X_AXES = {"frames": ("env_frames", 1.0), "hours": ("train_seconds", 3600.0)}  # -> key of metrics.jsonl, its unit
+# Neither of these changes how a policy learns, but for a schedule that follows the budget.
+_BUDGET = ("train_for_env_steps", "train_for_seconds")
+_FOLLOWS_BUDGET = ("linear_decay",)
+_OF_NO_CONSEQUENCE = (*PLACE, SEED, "experiment_summaries_interval", "save_every_sec", "keep_checkpoints")
+
+
+class PlotError(Refused):
+    """There is nothing to draw. The message says why."""
+
+
+class Series(NamedTuple):
+    """The course of one number while a policy learned."""
+
+    frames: list[float]
+    values: list[float]
+
+
+Curves = dict[int, dict[str, Series]]  # policy -> key of metrics.jsonl -> points in the order of frames
+
+
+class Group(NamedTuple):
+    """Experiments with the same options, as one."""
+
+    env: str
+    label: str  # the options in which it differs from the other groups of its environment; may be empty
+    num_runs: int
+    x: seeds.Array
+    summary: seeds.Summary
+
+
+class _Member(NamedTuple):
+    """One experiment with its curves."""
+
+    experiment: Found
+    curves: dict[int, Series]  # policy -> its points over the chosen axis
+
+
+def read_points(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Policy -> its points, frames ascending; none that was superseded.
+
+    Raises:
+        PlotError: the folder is not an experiment's.
+    """
+    path = folder / METRICS_FILE
+    points: dict[int, list[dict[str, Any]]] = {}
+    try:
+        for record in read_json_lines(path):
+            if isinstance(record, dict) and "policy" in record and "env_frames" in record:
+                of_policy = points.setdefault(int(record["policy"]), [])
+                while of_policy and of_policy[-1]["env_frames"] >= record["env_frames"]:
+                    of_policy.pop()
+                of_policy.append(record)
+    except OSError as error:
+        raise PlotError(
+            f"{path} cannot be read ({error.strerror}); name the folder of an experiment, such as train_dir/first"
+        ) from error
+    return points
+
+
+def read_curves(folder: Path, keys: Sequence[str] = (RETURN, LOWEST, HIGHEST, FRAMES_PER_SECOND)) -> Curves:
+    """The points of some keys for every policy; lines that lack a key lack a point.
+
+    Raises:
+        PlotError: the folder is not an experiment's, or no episode has ended in it.
+    """
+    points = read_points(folder)
+    curves = {policy: {key: series_of(of_policy, key) for key in keys} for policy, of_policy in points.items()}
+    if not any(RETURN in series and series[RETURN].values for series in curves.values()):
+        raise PlotError(f"{folder / METRICS_FILE} holds no return: no episode has ended there yet")
+    return curves
+
+
+def series_of(points: Sequence[dict[str, Any]], key: str, x: str = "env_frames", unit: float = 1.0) -> Series:
+    """The course of one key over another one."""
+    positions: list[float] = []
+    values: list[float] = []
+    for point in points:
+        if point.get(key) is not None and point.get(x) is not None:
+            position = float(point[x]) / unit
+            # What a crash has lost may have taken longer than what was played again.
+            while positions and positions[-1] >= position:
+                positions.pop()
+                values.pop()
+            positions.append(position)
+            values.append(float(point[key]))
+    return Series(positions, values)
+
+
+def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float) -> list[Group]:
+    """Experiments that differ only in seed, name and place as groups, environments in the order of their names.
+
+    An experiment without points or without config.json is left out, which is told on the terminal.
+
+    Args:
+        experiments: in the order in which groups are to be listed.
+        metric: key of metrics.jsonl.
+        x: one of `X_AXES`.
+        smooth: share of the axis over which each curve is averaged, backwards from each point.
+
+    Raises:
+        PlotError: no experiment has the metric.
+    """
+    members = _read_members(experiments, metric, x)
+    by_env: dict[str, list[_Member]] = {}
+    for member in members:
+        by_env.setdefault(text_of(member.experiment.options, ENV), []).append(member)
+    return [group for env in sorted(by_env) for group in _groups_of_env(env, by_env[env], smooth)]
+
+
+def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Member]:
+    members, left_out, unknown = [], [], []
+    known: set[str] = set()
+    for experiment in experiments:
+        try:
+            points = read_points(experiment.folder)
+        except PlotError as error:
+            left_out.append(f"{experiment.name} is left out: {error}")
+            continue
+        read = {policy: series_of(of_policy, metric, *X_AXES[x]) for policy, of_policy in points.items()}
+        curves = {policy: series for policy, series in read.items() if series.values}
+        if not curves:
+            known.update(key for of_policy in points.values() for point in of_policy for key in point if "/" in key)
+            left_out.append(f"{experiment.name} is left out: it has no {metric}")
+        elif experiment.problem:
+            unknown.append(f"{experiment.name} is left out: {experiment.problem}")
+        else:
+            members.append(_Member(experiment, curves))
+    if not members and unknown:
+        raise PlotError(unknown[0])
+    if not members:
+        told = f"a point of {metric}{nearest(metric, known)}" if known else "a point yet"
+        raise PlotError(f"no experiment has {told}")
+    for told in left_out + unknown:
+        print(f"plot: {told}", file=sys.stderr)
+    return members
+
+
+def configuration(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that decide how a policy learns: without seed, name and place; the budget only if it does."""
+    left_out = _OF_NO_CONSEQUENCE if options.get("lr_schedule") in _FOLLOWS_BUDGET else _OF_NO_CONSEQUENCE + _BUDGET
+    return {name: value for name, value in options.items() if name not in left_out}
+
+
+def _groups_of_env(env: str, members: Sequence[_Member], smooth: float) -> list[Group]:
+    by_options: dict[str, list[_Member]] = {}
+    for member in members:
+        of_member = json.dumps(configuration(member.experiment.options), sort_keys=True)
+        by_options.setdefault(of_member, []).append(member)
+    groups = list(by_options.values())
+    end = max(series.frames[-1] for member in members for series in member.curves.values())
+    grid = np.linspace(0.0, end, POINTS + 1)[1:]
+    width = max(1, round(smooth * POINTS))
+    return [
+        Group(env, label, len(group), grid, _summary(group, grid, width))
+        for label, group in zip(_labels(groups), groups, strict=True)
+    ]
+
+
+def _labels(groups: Sequence[Sequence[_Member]]) -> list[str]:
+    """Of each group the options that differ and that somebody typed; all that differ, where those are not enough."""
+    options = [configuration(group[0].experiment.options) for group in groups]
+    typed = {name for group in groups for member in group for name in member.experiment.typed}
+    names = differing(options)
+    for chosen in ([name for name in names if name in typed], names):
+        labels = [" ".join(f"{name}={text_of(each, name)}" for name in chosen) for each in options]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _summary(group: Sequence[_Member], grid: seeds.Array, width: int) -> seeds.Summary:
+    curves = [(run, policy, series) for run, member in enumerate(group) for policy, series in member.curves.items()]
+    values = seeds.align([series for _, _, series in curves], grid)
+    runs, policies = (np.array([curve[place] for curve in curves]) for place in (0, 1))
+    return seeds.summarize(seeds.running_mean(values, width), runs, policies)

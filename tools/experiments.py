@@ -1,0 +1,107 @@
+"""Experiments as they are found on disk: their names, their options, and the options in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.saved_config import parse_saved
+from appo.tools.arguments import Refused, nearest
+from appo.utils.options import ConfigError, to_text
+
+METRICS_FILE = "metrics.jsonl"
+STATUS_FILE = "status.json"
+SUMMARY_FILE = "summary.json"
+COMMAND_LINES_FILE = "command_lines.txt"
+# Any of these makes a folder an experiment's; config.json comes only with the first optimizer step.
+_MARKS = (CONFIG_FILE, METRICS_FILE, STATUS_FILE, COMMAND_LINES_FILE)
+# --experiments_root may group experiments. Deeper folders are not looked at: links may lead in circles.
+_DEEPEST = 4
+# Where a run lies, how it was begun, and the random numbers of it.
+PLACE = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+ENV, SEED = "env", "seed"
+_MISSING = "-"
+
+
+class Found(NamedTuple):
+    """One experiment."""
+
+    name: str  # path below the folder that was searched
+    folder: Path
+    options: dict[str, Any]  # of config.json; empty as long as there is none
+    typed: frozenset[str]  # those that its user typed
+    problem: str  # why there are no options; else empty
+
+
+def find_experiments(places: Sequence[Path]) -> list[Found]:
+    """Every experiment that is one of these folders, or lies in one of them.
+
+    Raises:
+        Refused: one of them does not exist, or is and holds no experiment.
+    """
+    found: dict[Path, Found] = {}
+    for place in places:
+        if not place.is_dir():
+            beside = [path.name for path in _folders(place.parent)]
+            told = "is no folder" if place.exists() else "does not exist"
+            near = nearest(place.name, beside, else_first=False)
+            raise Refused(f"{place} {told}{near}; name the --train_dir of runs, or folders in it")
+        folders = list(_experiments_below(place, 0))
+        if not folders:
+            raise Refused(f"{place} holds no experiment; name the --train_dir of a run, or folders in it")
+        for folder in folders:
+            name = folder.resolve().name if folder == place else folder.relative_to(place).as_posix()
+            found.setdefault(folder.resolve(), Found(name, folder, *_saved(folder)))
+    return list(found.values())
+
+
+def _experiments_below(folder: Path, depth: int) -> Iterator[Path]:
+    if any((folder / mark).is_file() for mark in _MARKS):
+        yield folder
+    elif depth <= _DEEPEST:
+        for inside in _folders(folder):
+            yield from _experiments_below(inside, depth + 1)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir())
+    except OSError:  # none, or not ours to read
+        return []
+
+
+def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
+    """Options and problem; one damaged experiment is no reason to refuse all others."""
+    path = folder / CONFIG_FILE
+    try:
+        saved = parse_saved(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    except FileNotFoundError:
+        return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
+    except (OSError, ConfigError) as error:
+        return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({' '.join(str(error).split())})"
+    return saved.options, frozenset(saved.typed), ""
+
+
+def named(experiments: Sequence[Found], name: str) -> Found:
+    """The experiment of this name, or with this path.
+
+    Raises:
+        Refused: there is none.
+    """
+    for experiment in experiments:
+        if experiment.name == name or Path(name).resolve() == experiment.folder.resolve():
+            return experiment
+    raise Refused(f"there is no experiment {name!r}{nearest(name, (each.name for each in experiments))}")
+
+
+def differing(configurations: Sequence[dict[str, Any]]) -> list[str]:
+    """Options that have not the same value in all of them, in the order of declaration; an absent one differs."""
+    names = dict.fromkeys(name for options in configurations for name in options)
+    return [name for name in names if len({text_of(options, name) for options in configurations}) > 1]
+
+
+def text_of(options: dict[str, Any], name: str) -> str:
+    """The value of an option as a user would type it; a dash where another version did not have it."""
+    return to_text(options[name]) if name in options else _MISSING

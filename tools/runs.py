@@ -1,0 +1,247 @@
+"""List, compare and stop runs.
+
+    python -m appo.tools.runs [train_dir] [--env='doom_*'] [--sort=best] [--json]
+    python -m appo.tools.runs [train_dir] --compare first second
+    python -m appo.tools.runs [train_dir] --stop first
+    python -m appo.tools.runs [train_dir] --save first
+
+Whether a run goes on is told by the lock of its folder, which its process holds. `best` is the highest mean return in
+its curves, `age` the time since its last sign of life. Listed are the options that differ and that somebody typed.
+`--stop` asks a run to save and end, and waits until it has; `--save` asks for a checkpoint, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from appo.algorithms.checkpoint_names import list_named
+from appo.algorithms.run.config import RunConfig
+from appo.algorithms.run.folder_lock import Holder, holder
+from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, nearest
+from appo.tools.experiments import PLACE, Found, differing, find_experiments, named, text_of
+from appo.tools.run_status import RunStatus, duration, status_of, telling_options
+from appo.utils.processes import handles_signal
+from appo.utils.signals import SAVING
+
+STOP_S, SAVE_S = 60.0, 60.0  # a run ends within 10 s of a signal; a checkpoint may wait for a slow disk
+_LOOK_EVERY_S = 0.1
+_NUMBERS = ("frames", "fps", "last", "best", "age")  # columns that a narrow terminal does not wrap
+# What each order sorts by; numbers that do not exist come last.
+_ORDERS: dict[str, Callable[[RunStatus], Any]] = {
+    "name": lambda run: run.experiment.name,
+    "env": lambda run: (run.env, run.experiment.name),
+    "state": lambda run: (run.state, run.experiment.name),
+    "frames": lambda run: -run.frames,
+    "fps": lambda run: _descending(run.fps),
+    "last": lambda run: _descending(run.last_return),
+    "best": lambda run: _descending(run.best_return),
+    "age": lambda run: run.age_s,
+}
+
+
+def _descending(number: float) -> float:
+    return math.inf if math.isnan(number) else -number
+
+
+def list_runs(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table of runs."""
+    options = telling_options([run.experiment for run in runs])
+    heads = ["name", "env", "state", "frames", "fps", "last", "best", "age", *(["options"] if options else [])]
+    rows = []
+    for run in runs:
+        row = [run.experiment.name, run.env, run.told_state, f"{run.frames:,}", _number(run.fps, "{:,.0f}")]
+        row += [_number(run.last_return), _number(run.best_return), duration(run.age_s)]
+        values = [f"{name}={text_of(run.experiment.options, name)}" for name in options]
+        rows.append(row + [" ".join(values)] * bool(options))
+    return heads, rows
+
+
+def compare(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: the options that differ, then how each run stands; a column for each run."""
+    options = [run.experiment.options for run in runs]
+    rows = [[name, *(text_of(each, name) for each in options)] for name in differing(options) if name not in PLACE]
+    rows += [
+        ["state", *(run.told_state for run in runs)],
+        ["frames", *(f"{run.frames:,}" for run in runs)],
+        ["hours", *(_number(run.hours, "{:.3g}") for run in runs)],
+        ["fps", *(_number(run.fps, "{:,.0f}") for run in runs)],
+        ["last return", *(_number(run.last_return) for run in runs)],
+        ["best return", *(_number(run.best_return) for run in runs)],
+    ]
+    return ["", *(run.experiment.name for run in runs)], rows
+
+
+def _number(value: float, form: str = "{:.4g}") -> str:
+    return form.format(value) if math.isfinite(value) else "-"
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """As wide as the terminal; where the output is no terminal, plain columns of which nothing is cut off."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    if console.is_terminal:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for head in heads:
+            table.add_column(head, overflow="fold", no_wrap=head in _NUMBERS)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for line in (heads, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def stop(experiment: Found) -> int:
+    """Ask a run to save and end, and wait for it; the exit code.
+
+    Raises:
+        Refused: it does not run, or not here.
+    """
+    first = _signal(experiment, signal.SIGTERM)
+    if not _waited(lambda: (now := holder(experiment.folder)) is None or now != first, STOP_S):
+        print(
+            f"runs: {experiment.name} has not ended within {STOP_S:.0f} s; `kill -9 {first.pid}` ends it at once, and "
+            "its last checkpoint stays",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    run = status_of(experiment)
+    print(f"{experiment.name} {run.told_state}, after {run.frames:,} frames")
+    return EXIT_OK
+
+
+def save(experiment: Found) -> int:
+    """Ask a run for a checkpoint, and wait for the first; the exit code.
+
+    Raises:
+        Refused: it does not run, or not here.
+    """
+    before = _checkpoints(experiment)
+    _signal(experiment, SAVING)
+    if not _waited(lambda: _checkpoints(experiment) - before, SAVE_S):
+        print(
+            f"runs: {experiment.name} has written no checkpoint within {SAVE_S:.0f} s; before its first optimizer step "
+            "there is nothing to save, else log/driver.txt says why",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    for path in sorted(_checkpoints(experiment) - before):
+        print(path)
+    return EXIT_OK
+
+
+def _checkpoints(experiment: Found) -> set[Path]:
+    folders = experiment.folder.glob("checkpoint_p*")
+    return {checkpoint.path for folder in folders for checkpoint in list_named(folder, "latest")}
+
+
+def _signal(experiment: Found, number: signal.Signals) -> Holder:
+    run = status_of(experiment)
+    holds = run.holder
+    if holds is None:
+        raise Refused(f"{experiment.name} does not run; {run.told_state}")
+    if not holds.is_here:
+        where = f"on {holds.host}; type this there" if holds.host else "but its lock does not tell as which process"
+        raise Refused(f"{experiment.name} runs {where}")
+    assert holds.pid is not None
+    try:
+        # Without a handler the signal would end it, saving nothing: a program of the user's own may have taken it away.
+        if sys.platform == "linux" and not handles_signal(holds.pid, number):
+            raise Refused(f"{experiment.name} runs as process {holds.pid}, which does not listen to {number.name}")
+        os.kill(holds.pid, number)
+    except OSError as error:
+        raise Refused(f"process {holds.pid} of {experiment.name} cannot be reached ({error.strerror})") from error
+    return holds
+
+
+def _waited(condition: Callable[[], Any], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return True
+
+
+def main(argv: Sequence[str]) -> int:
+    """List, compare, stop or save, as the command line asks; the exit code."""
+    try:
+        chosen = _parse(argv)
+        experiments = find_experiments([chosen.train_dir])
+        if name := chosen.stop or chosen.save:
+            return (stop if chosen.stop else save)(named(experiments, name))
+        if chosen.compare:
+            runs = [status_of(named(experiments, name)) for name in chosen.compare]
+        else:
+            runs = sorted(_readable(_of_env(experiments, chosen.env)), key=_ORDERS[chosen.sort])
+    except Refused as error:
+        print(f"runs: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    if chosen.json:
+        every = [run.experiment for run in runs]
+        options = differing([each.options for each in every]) if chosen.compare else telling_options(every)
+        print(json.dumps([run.as_json(options) for run in runs], indent=2))
+    else:
+        print_table(*(compare if chosen.compare else list_runs)(runs))
+    return EXIT_OK
+
+
+def _readable(experiments: Sequence[Found]) -> list[RunStatus]:
+    """How runs stand; those that cannot be read are left out, which is told."""
+    found = []
+    for experiment in experiments:
+        try:
+            found.append(status_of(experiment))
+        except Refused as error:
+            print(f"runs: {experiment.name} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def _of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:
+    if pattern is None:
+        return list(experiments)
+    envs = [text_of(experiment.options, "env") for experiment in experiments]
+    found = [each for each, env in zip(experiments, envs, strict=True) if fnmatch.fnmatchcase(env, pattern)]
+    if not found:
+        raise Refused(f"no run has --env={pattern}{nearest(pattern.strip('*'), envs)}")
+    return found
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="python -m appo.tools.runs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = RunConfig().train_dir
+    parser.add_argument("train_dir", type=Path, nargs="?", default=Path(default), help=f"{default} unless typed")
+    parser.add_argument("--env", help="only runs of this environment; * stands for anything")
+    parser.add_argument("--sort", choices=tuple(_ORDERS), default="name", help="numbers: the highest first")
+    parser.add_argument("--json", action="store_true", help="for programs; null where there is no number")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--compare", nargs="+", metavar="NAME", help="options that differ and final numbers side by side")
+    what.add_argument("--stop", metavar="NAME", help="ask a run to save and end, and wait")
+    what.add_argument("--save", metavar="NAME", help="ask a run for a checkpoint")
+    chosen = parser.parse_args(argv)
+    if chosen.compare and len(chosen.compare) < 2:
+        raise Refused("--compare needs two names or more")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
