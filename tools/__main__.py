@@ -12,6 +12,7 @@ COMMANDS = {
     "plot": "return and speed of an experiment as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
     "timing": "where the time of each kind of process has gone",
+    "view": "a frame of the numbers of runs, while they go on or afterwards",
 }
 
 
