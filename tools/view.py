@@ -1,16 +1,17 @@
 """Watch runs from another terminal: `python -m appo.tools.view train_dir/first`, while they go on or afterwards.
 
-    python -m appo.tools.view train_dir/first [train_dir/second ...] [--once]
+    python -m appo.tools.view train_dir/first [train_dir/second ...] [--once] [--svg=view.svg]
 
 Reads `status.json` and `metrics.jsonl` of each experiment, of the latter only what is new, and draws a frame of the
-numbers once a second until all runs have ended; Ctrl+C ends it before. `--once` prints one frame. Into a pipe or a file
-it prints plain text, a frame every ten seconds.
+numbers once a second until all runs have ended; Ctrl+C ends it before. `--once` prints one frame, `--svg` saves
+one as a picture. Into a pipe or a file it prints plain text, a frame every ten seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.text import Text
 
 from appo.algorithms.reporting.live_frame import LiveFrame, can_draw
@@ -167,6 +168,16 @@ def _print_until_ended(runs: Sequence[WatchedRun], *, only_once: bool) -> None:
             run.read()
 
 
+def _save(runs: Sequence[WatchedRun], path: Path) -> None:
+    frames = stacked([run.state(time.time()) for run in runs], _PLAIN_COLUMNS, _NO_LIMIT)
+    console = Console(
+        file=io.StringIO(), width=_PLAIN_COLUMNS, record=True, force_terminal=True, color_system="truecolor"
+    )
+    console.print(frames)
+    path.write_text(console.export_svg(title="appo-tools view"), encoding="utf-8")
+    print(path)
+
+
 def main(argv: Sequence[str]) -> int:
     """Show what the command line asks for; the exit code."""
     parser = argparse.ArgumentParser(
@@ -174,22 +185,25 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="of an experiment")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="save one frame as a picture and end")
     arguments = parser.parse_args(argv)
     runs = [WatchedRun(folder) for folder in arguments.folders]
     try:
         for run in runs:
             run.read()
-        if can_draw(sys.stdout) and not arguments.once:
+        if arguments.svg is not None:
+            _save(runs, arguments.svg)
+        elif can_draw(sys.stdout) and not arguments.once:
             _draw_until_ended(runs)
         else:
             _print_until_ended(runs, only_once=arguments.once)
-    except ViewError as error:
-        print(f"view: {error}", file=sys.stderr)
-        return EXIT_REFUSED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # its reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # what Python writes to at its end
+    except (ViewError, OSError) as error:
+        print(f"view: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     return EXIT_OK
 
 

@@ -184,6 +184,15 @@ def test_several_runs_are_below_each_other_each_with_its_share(experiment, tmp_p
         assert (f"and {4 - shown} more" in lines[-1]) == (shown < 4)
 
 
+def test_a_frame_is_saved_as_a_picture(experiment, tmp_path, capsys):
+    experiment.point(3.0)
+    picture = tmp_path / "view.svg"
+    assert main([str(experiment.folder), f"--svg={picture}"]) == EXIT_OK
+    assert capsys.readouterr().out == f"{picture}\n"
+    assert picture.read_text().startswith("<svg") and "151.4" in picture.read_text()
+    assert main([str(experiment.folder), f"--svg={tmp_path / 'none' / 'view.svg'}"]) == EXIT_REFUSED
+
+
 def test_folders_without_a_run_are_refused_in_one_line(experiment, tmp_path, capsys):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "status.json").write_text("[]")
