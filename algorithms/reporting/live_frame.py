@@ -9,7 +9,6 @@ too old by then are left out.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -83,7 +82,7 @@ class LiveFrame:
         deadline = time.monotonic() + _CLOSE_S
         self._send()
         while (self._unsent or self._above) and time.monotonic() < deadline:
-            select.select([], [self._descriptor], [], 0.1)
+            time.sleep(_CLOSE_S / 20)
             self._send()
         if self._is_own:
             os.close(self._descriptor)
@@ -121,15 +120,14 @@ class LiveFrame:
 
     def _flush(self) -> bool:
         """Send what waits, as far as the terminal takes it; False: something still waits."""
-        with contextlib.suppress(BlockingIOError):
-            try:
-                while self._unsent and select.select([], [self._descriptor], [], 0.0)[1]:
-                    sent = os.write(self._descriptor, self._unsent[:_PIECE_BYTES])
-                    self._unsent = self._unsent[sent:]
-            except BlockingIOError:
-                raise
-            except (OSError, ValueError):  # the terminal is gone
-                self._unsent = b""
+        try:
+            while self._unsent and (self._is_own or select.select([], [self._descriptor], [], 0.0)[1]):
+                sent = os.write(self._descriptor, self._unsent[:_PIECE_BYTES])
+                self._unsent = self._unsent[sent:]
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError):  # the terminal is gone
+            self._unsent = b""
         return not self._unsent
 
 
@@ -173,7 +171,7 @@ class LinesAbove(io.TextIOBase):
 
 
 def _opened_anew(descriptor: int) -> tuple[int, bool]:
-    """A descriptor of a terminal that never waits, and whether it is a new one.
+    """A descriptor of a terminal that never waits, and whether it is a new one; else writes may wait for a moment.
 
     The flag belongs to the open file, which the shell and other programs share; so the terminal is opened once more.
     """

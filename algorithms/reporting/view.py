@@ -2,8 +2,8 @@
 
 The frame is made of panels, one below the other: the run itself with progress and speed, and tables of returns, losses,
 time of the processes, memory and faults. Where the room is too low, panels are left out in the order of
-`DROPPED_FIRST`, then rows of policies; where it is too narrow, columns and words at the right. A number is shown whole
-or not at all.
+`DROPPED_FIRST`, that of returns row by row; where it is too narrow, columns and words at the right. A number is shown
+whole or not at all.
 """
 
 from __future__ import annotations
