@@ -121,8 +121,9 @@ class LiveFrame:
     def _flush(self) -> bool:
         """Send what waits, as far as the terminal takes it; False: something still waits."""
         try:
+            # All at once where nothing waits: what a person types is echoed between two writes.
             while self._unsent and (self._is_own or select.select([], [self._descriptor], [], 0.0)[1]):
-                sent = os.write(self._descriptor, self._unsent[:_PIECE_BYTES])
+                sent = os.write(self._descriptor, self._unsent if self._is_own else self._unsent[:_PIECE_BYTES])
                 self._unsent = self._unsent[sent:]
         except BlockingIOError:
             pass

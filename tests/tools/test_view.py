@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from appo.algorithms.reporting.view import as_text
 from appo.tools import view as module
 from appo.tools.view import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, NewLines, WatchedRun, main, stacked
 from tests.architecture.source_tree import ROOT
@@ -177,7 +178,7 @@ def test_several_runs_are_below_each_other_each_with_its_share(experiment, tmp_p
         run.read()
     states = [run.state(time.time()) for run in runs] * 2
     for height in range(1, 40):
-        lines = [line.plain for line in stacked(states, 60, height).renderables]
+        lines = as_text(stacked(states, 60, height), 60, is_terminal=False)
         assert len(lines) <= height
         shown = sum("training" in line for line in lines)
         assert shown == (4 if height >= 12 else (height - 1) // 3)
