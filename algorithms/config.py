@@ -40,6 +40,7 @@ from appo.utils.options import ConfigError, to_text
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+_NOT_RESUMED = (*LOCATION, "view")  # the next start may have another terminal
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
@@ -399,7 +400,7 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
 
 
 def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:
-    """What a resumed run takes over: everything but its location, and the options of a loss it no longer uses."""
+    """What a resumed run takes over: all but its location, its view, and the options of a loss it no longer uses."""
     before = _text_of(saved.options, "auxiliary_loss")
     dropped = cli.declared_options({"auxiliary": _auxiliary_type(before)}) if before and before != auxiliary else {}
     kept = {name: value for name, value in saved.options.items() if name in options or name not in dropped}
@@ -407,7 +408,7 @@ def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str)
         checked = cli.check_layer(kept, options, CONFIG_FILE)
     except ConfigError as error:
         raise ConfigError(f"{error}; {REPAIR}") from error
-    return {name: value for name, value in checked.items() if name not in LOCATION}
+    return {name: value for name, value in checked.items() if name not in _NOT_RESUMED}
 
 
 def _settle(values: dict[str, Any]) -> list[str]:

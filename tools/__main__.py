@@ -13,6 +13,7 @@ COMMANDS = {
     "population": "objectives, options and who copied whom; the win matrix of self-play",
     "runs": "list, compare, stop and save runs",
     "timing": "where the time of each kind of process has gone",
+    "view": "a frame of the numbers of runs, while they go on or afterwards",
 }
 
 

@@ -7,6 +7,7 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -25,12 +26,19 @@ class TerminalHandler(logging.Handler):
         """Writes to stderr."""
         super().__init__(logging.INFO)
         self._console = _Terminal(stderr=True)
+        self.print_above: Callable[[str], None] | None = None
+        """Takes the lines instead, as long as something else is drawn on the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         line = Text(time.strftime("%H:%M:%S ", time.localtime(record.created)), style="dim")
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         line.append(level + record.getMessage(), style=_COLOURS.get(record.levelno, "not dim"))
+        if self.print_above is not None:
+            with self._console.capture() as captured:
+                self._console.print(line, soft_wrap=True, highlight=False)
+            self.print_above(captured.get())
+            return
         with contextlib.suppress(OSError):  # the terminal may be gone, or a file on a full disk
             self._console.print(line, soft_wrap=True, highlight=False)
 

@@ -125,6 +125,13 @@ class RunConfig:
     experiment_summaries_interval: float = option(
         20.0, "Seconds between points in TensorBoard and metrics.jsonl; at first more often", minimum=0.1
     )
+    view: str = option(
+        "auto",
+        "What the terminal shows of a run. full: a frame of its numbers, drawn anew once a second, which needs a "
+        "terminal; lines: a line every few seconds; off: only warnings, errors and the end; auto: full in a terminal, "
+        "else lines, and lines with --serial_mode. Not kept for a resume",
+        choices=("auto", "full", "lines", "off"),
+    )
     sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
     benchmark: bool = option(
         False,

@@ -86,6 +86,11 @@ def test_an_option_that_is_newer_than_the_saved_file_takes_its_default(start, sa
     assert start().config.learning.batch_size == 1024
 
 
+def test_the_view_of_a_terminal_is_not_taken_over_by_the_next_start(start, save_config):
+    save_config(start("--view=off"))
+    assert start().config.run.view == "auto" and start("--view=lines").config.run.view == "lines"
+
+
 def test_a_folder_that_was_moved_is_resumed_where_it_is_now(start, save_config, tmp_path):
     folder = save_config(start())
     (tmp_path / "elsewhere").mkdir()

@@ -1,11 +1,13 @@
 """Where a run's numbers go: the same ones into TensorBoard and metrics.jsonl, and the run as it stands."""
 
 import errno
+import io
 import itertools
 import json
 import math
 import os
 import shutil
+import sys
 import warnings
 
 import pytest
@@ -16,13 +18,15 @@ from appo.algorithms.reporting import statistics as statistics_module
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.sinks import status as status_module
 from appo.algorithms.reporting.sinks import tensorboard as tensorboard_module
-from appo.algorithms.reporting.sinks.status import write_summary
-from appo.algorithms.reporting.sinks.table import SINKS
-from appo.algorithms.reporting.sinks.terminal import status_line
+from appo.algorithms.reporting.sinks.status import as_json, from_json, write_summary
+from appo.algorithms.reporting.sinks.table import SINKS, view
+from appo.algorithms.reporting.sinks.terminal import NoLines, TerminalLines, status_line
+from appo.algorithms.reporting.sinks.terminal_view import TerminalView
 from appo.algorithms.run.experiment import Experiment
 from appo.utils import files as files_module
 from appo.utils.files import read_json_lines
 from tests.reporting.reporting_cases import Clock, episode, small_statistics, training
+from tests.reporting.terminal_emulator import PseudoTerminal
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of libraries that TensorBoard's reader loads
@@ -248,13 +252,70 @@ def test_the_line_on_the_terminal_is_short_and_complete(clock):
     assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3 steps  left 0:00:31"
 
 
-def test_the_line_comes_every_few_seconds_once_there_are_frames(run, clock, caplog):
+def test_a_line_that_has_too_little_room_leaves_out_whole_words(clock):
+    statistics = moving(clock, Budget(1_000_000, 1e9), frames_per_s=12_345)
+    statistics.add(episode(0, 3.14159))
+    statistics.add(training(0, version_diff_avg=1.26))
+    snapshot = statistics.snapshot()._replace(faults={"restarts": 2})
+    whole = "fps 12.35k  frames 617.25k  reward 3.14  restarts 2  left 0:00:31  lag 1.3 steps"
+    assert status_line(snapshot, 80) == whole
+    assert status_line(snapshot, 71) == whole.removesuffix("  lag 1.3 steps")
+    assert status_line(snapshot, 30) == "fps 12.35k  frames 617.25k"
+    several = snapshot._replace(policies=[snapshot.policies[0]._replace(avg_reward=r) for r in (1.0, None, -2.0)])
+    assert "reward -2.00 to 1.00  restarts" in status_line(several, 71)
+
+
+def told_in_40_seconds(run, clock, caplog):
     with caplog.at_level("INFO"):
         for second in range(40):
             run.statistics.arrays["env_frames"][0, 0] += 100 * (second > 10)
             run.write()
             clock.now += 1.0
-    assert 5 <= sum("frames" in record.getMessage() for record in caplog.records) <= 6
+    return [record.getMessage() for record in caplog.records if "frames" in record.getMessage()]
+
+
+def test_in_a_pipe_a_short_line_comes_every_ten_seconds_once_there_are_frames(run, clock, caplog):
+    told = told_in_40_seconds(run, clock, caplog)
+    assert len(told) == 3 and max(map(len, told)) <= 71
+
+
+def test_in_a_terminal_a_line_comes_every_five_seconds(tmp_path, clock, caplog, monkeypatch):
+    terminal = PseudoTerminal(200, 24)
+    with os.fdopen(os.dup(terminal.descriptor), "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "dumb")
+        run = Run(tmp_path)
+        told = told_in_40_seconds(run, clock, caplog)
+        run.experiment.close()
+    terminal.close()
+    assert 5 <= len(told) <= 6 and told[-1].startswith("fps (10/60/300 s)")
+
+
+def test_the_option_and_the_terminal_decide_what_is_shown(run, monkeypatch):
+    def shown(stream, **options):
+        monkeypatch.setattr(sys, "stderr", stream)
+        return type(view(run.files._replace(options={"experiment": "e", "env": "v"} | options)))
+
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = PseudoTerminal()
+    with os.fdopen(os.dup(terminal.descriptor), "w", encoding="utf-8") as drawable:
+        assert shown(drawable, view="auto") is shown(drawable, view="full") is TerminalView
+        assert shown(drawable, view="auto", serial_mode=True) is TerminalLines
+        assert shown(drawable, view="lines") is TerminalLines
+        assert shown(drawable, view="off") is NoLines
+        monkeypatch.setenv("TERM", "dumb")
+        assert shown(drawable, view="full") is TerminalLines
+    monkeypatch.setenv("TERM", "xterm")
+    assert shown(io.StringIO(), view="auto") is shown(io.StringIO(), view="full") is TerminalLines
+    terminal.close()
+
+
+def test_status_json_is_read_as_it_was_written(run, clock):
+    run.statistics.add(episode(0, 4.0))
+    clock.now += 1.0
+    snapshot = run.statistics.snapshot()
+    read = from_json(json.loads(json.dumps(as_json(snapshot))))
+    assert read == snapshot._replace(points=(), timing=())
 
 
 def add_point(run, clock, value):

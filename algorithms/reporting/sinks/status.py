@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from appo.algorithms.reporting.outputs import OutputFiles
-from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.utils.files import DiskFaults, atomic_write_json
 
 STATUS_EVERY_S = 1.0
@@ -40,6 +41,20 @@ def as_json(snapshot: RunSnapshot) -> dict[str, Any]:
     del numbers["points"], numbers["timing"]
     numbers["fps"] = {str(window_s): rate for window_s, rate in snapshot.fps.items()}
     return numbers | {"policies": [policy._asdict() for policy in snapshot.policies]}
+
+
+def from_json(numbers: Mapping[str, Any]) -> RunSnapshot:
+    """The snapshot that `as_json` gave, without what it leaves out.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: it is none.
+    """
+    told = {name: numbers[name] for name in RunSnapshot._fields if name not in ("points", "timing")}
+    told["fps"] = {int(window_s): float(rate) for window_s, rate in numbers["fps"].items()}
+    told["policies"] = tuple(
+        PolicySnapshot(**{name: policy[name] for name in PolicySnapshot._fields}) for policy in numbers["policies"]
+    )
+    return RunSnapshot(**told)
 
 
 def write_summary(path: Path, reason: str, best: list[float | None], snapshot: RunSnapshot) -> None:

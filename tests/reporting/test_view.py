@@ -1,0 +1,175 @@
+"""The frame of a run as a pure function of its state and the room: what is in it, and what is left out first."""
+
+import itertools
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
+from appo.algorithms.reporting.view import DROPPED_FIRST, as_text, render, sparkline
+from appo.algorithms.reporting.view_state import Course, ViewHistory, ViewState
+from appo.algorithms.reporting.wording import in_digits, time_left
+
+TAGS = {
+    "0_aux/avg_reward_min": -1234.5,
+    "0_aux/avg_reward_max": 98765.4,
+    "0_aux/avg_len": 432.0,
+    "0_aux/master_process_memory_mb": 61.8,
+    "train/loss": 0.05,
+    "train/policy_loss": -0.01041,
+    "train/value_loss": 1.2345e-7,
+    "train/entropy": 0.6931,
+    "train/kl_divergence": 0.0038,
+    "stats/actor_env_step": 0.71,
+    "stats/actor_simulate": 0.65,
+    "stats/actor_wait_policy": 0.29,
+    "stats/learner_wait_batch": 0.4,
+    "stats/learner_train": 0.6,
+    "stats/learner_collate_ahead": 0.5,
+    "stats/actor_memory_mb": 39.9,
+}
+HEADS = {
+    "return": r"^return ",
+    "losses": r"^losses ",
+    "time": r"^time ",
+    "memory": r"^memory ",
+    "faults": r"^faults ",
+}
+
+
+def state(policies=1, points=12, *, faults=2, spent=0.62, left=118.0, phase="training", silent_s=0.0) -> ViewState:
+    of_policy = PolicySnapshot(1_240_000, 370, 404, 151.38, 151.38, 15.97)
+    snapshot = RunSnapshot(
+        state=phase,
+        time=1.7e9,
+        env_frames=1_240_000,
+        train_seconds=192.4,
+        fps={10: 6450.0, 60: 6310.0, 300: 6200.0},
+        seconds_left=left,
+        budget_spent=spent,
+        faults={"restarts": faults, "env_crashes": 0},
+        blocks={},
+        policies=(of_policy,) * policies,
+    )
+    history = ViewHistory("first · doom_basic")
+    for number, policy in itertools.product(range(points), range(policies)):
+        history.add(Point(policy, number, {"0_aux/avg_reward": float(number)} | TAGS))
+    return history.state(snapshot, silent_s)
+
+
+def shown(width, height, **numbers):
+    return as_text(render(state(**numbers), width, height), width, is_terminal=False)
+
+
+def panels(lines):
+    return {name for name, head in HEADS.items() if any(re.match(head, line) for line in lines)}
+
+
+@pytest.mark.parametrize("policies", [1, 8])
+@pytest.mark.parametrize("width", [1, 7, 20, 40, 60, 80, 200])
+@pytest.mark.parametrize("height", [1, 2, 3, 7, 8, 12, 24, 60])
+def test_no_line_is_wider_and_no_frame_higher_than_the_room(width, height, policies):
+    lines = shown(width, height, policies=policies)
+    assert 1 <= len(lines) <= height
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("points", [0, 1, 12])
+def test_every_number_of_a_frame_is_whole_however_narrow_it_is(points):
+    whole = set(re.split(r"\s+", " ".join(shown(250, 60, points=points))))
+    for width in range(20, 130, 3):
+        words = re.split(r"\s+", " ".join(shown(width, 60, points=points)))
+        assert {word for word in words if re.search(r"\d", word)} <= whole | {"6.45k"}, width
+
+
+def test_a_frame_of_a_usual_terminal_tells_everything():
+    text = "\n".join(lines := shown(79, 23))
+    assert lines[0].startswith("first · doom_basic ─") and lines[0].endswith("─ training 0:03:12")
+    assert re.search(r"frames 1\.24M  ━+─+  62%  left 0:01:58", text)
+    assert "fps (10/60/300 s) 6.45k/6.31k/6.20k  71% of what the simulators could do" in text
+    head, row = next(pair for pair in itertools.pairwise(lines) if pair[0].startswith("return"))
+    assert head.split()[:7] == ["return", "mean", "min", "max", "length", "lag", "steps"]
+    assert row.split()[:7] == ["policy", "0", "151.4", "-1234", "98765", "432.0", "15.97"]
+    assert row.split()[7].startswith("▁") and row.split()[7].endswith("█")
+    head, row = next(pair for pair in itertools.pairwise(lines) if pair[0].startswith("losses"))
+    assert head.split()[:5] == ["losses", "policy", "value", "entropy", "kl"]
+    assert row.split()[:6] == ["policy", "0", "-0.0104", "1.23e-07", "0.6931", "0.0038"]
+    assert re.search(r"^actor +━{7}─{3}  env step 71%  wait policy 29%$", text, re.MULTILINE)
+    assert re.search(r"^learner +━{6}─{4}  train 60%  wait batch 40%$", text, re.MULTILINE)
+    assert "driver 62 MB  actor 40 MB" in text
+    assert "restarts 2" in text and "env crashes" not in text
+    assert len(lines) <= 23 and "" in lines
+
+
+def test_panels_are_dropped_in_the_stated_order_and_the_run_itself_never():
+    left_out = []
+    for height in range(40, 0, -1):
+        lines = shown(79, height)
+        assert lines[0].startswith("first")
+        left_out += [name for name in DROPPED_FIRST if name not in panels(lines) and name not in left_out]
+    assert tuple(left_out) == DROPPED_FIRST
+
+
+def test_forty_columns_and_eight_rows_show_progress_speed_and_the_return():
+    text = "\n".join(shown(39, 7))  # a column and a row are the cursor's
+    for part in ("1.24M", "62%", "left 0:01:58", "6.45k/6.31k/6.20k", "151.4", "training 0:03:12"):
+        assert part in text
+
+
+def test_rows_of_policies_beyond_the_height_are_counted():
+    lines = shown(79, 9, policies=8, faults=0)
+    assert len(lines) == 9 and lines[-1] == "and 4 more"
+    assert [line[:8] for line in lines[4:8]] == [f"policy {number}" for number in range(4)]
+
+
+def test_without_a_budget_nothing_is_left_and_there_is_no_bar():
+    text = "\n".join(shown(79, 23, left=1e9, spent=1e-4))
+    assert "left" not in text and "%  " not in text.splitlines()[1] and "frames 1.24M" in text
+
+
+def test_faults_are_shown_only_where_there_were_some_and_silence_takes_the_place_of_the_state():
+    assert "faults" not in "\n".join(shown(79, 23, faults=0))
+    first = shown(79, 23, silent_s=42.4)[0]
+    assert first.endswith("no news for 42 s 0:03:12") and "training" not in first
+
+
+def test_a_run_without_points_is_shown():
+    text = "\n".join(shown(79, 23, points=0, faults=0))
+    assert "151.4" in text and panels(text.splitlines()) == {"return"}
+
+
+def test_only_a_terminal_gets_escapes():
+    frame = render(state(), 79, 23)
+    assert "\x1b" not in "\n".join(as_text(frame, 79, is_terminal=False))
+    assert as_text(frame, 79, is_terminal=True) != as_text(frame, 79, is_terminal=False)
+
+
+def test_a_sparkline_goes_from_the_smallest_to_the_largest_mean():
+    assert sparkline([0.0, 7.0], 10) == "▁█"
+    assert sparkline([3.0] * 4, 10) == "▁▁▁▁"
+    assert sparkline([0, 2, 3, 5, 13, 15], 3) == "▁▃█"
+    assert sparkline([], 10) == sparkline([1.0], 0) == ""
+
+
+def test_a_course_is_bounded_and_covers_everything_from_the_beginning():
+    course = Course(most=8)
+    for number in range(1000):
+        course.add(float(number))
+    values = course.values()
+    assert 4 <= len(values) <= 8 and list(values) == sorted(values)
+    assert values[0] < 250 and values[-1] > 750
+    assert values[0] == sum(range(256)) / 256 or values[0] == sum(range(128)) / 128
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.0, "0"), (None, "-"), (float("nan"), "-"), (-0.01041, "-0.0104"), (3.14159, "3.14"), (421.07, "421.1"),
+     (12345.6, "12346"), (1234567.0, "1.23e+06"), (-2.5e-5, "-2.50e-05")],
+)  # fmt: skip
+def test_numbers_are_told_in_about_four_digits(value, told):
+    assert in_digits(value) == told
+
+
+def test_a_month_and_more_is_no_time_that_is_left():
+    assert time_left(None) == time_left(1e10) == "" and time_left(31.4) == "0:00:31"
