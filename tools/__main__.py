@@ -11,6 +11,7 @@ from appo.tools.plot import EXIT_OK, EXIT_REFUSED
 COMMANDS = {
     "plot": "return and speed of an experiment as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
+    "sweep": "many trainings: grids, draws and seeds, as many at a time as the cores allow",
     "timing": "where the time of each kind of process has gone",
 }
 
