@@ -7,6 +7,7 @@ launcher starts are waited for, and occupy the cores that they are on.
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import time
@@ -20,8 +21,9 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.experiment import LOCK_FILE
 from appo.tools import sweep_processes as processes
-from appo.tools.sweep_plan import Plan, Trial, check_options, read_injected, typed
+from appo.tools.sweep_plan import Plan, Search, Trial, check_options, read_injected, typed
 from appo.tools.sweep_screen import Screen
+from appo.tools.sweep_search import choose, require_optuna
 from appo.tools.sweep_state import (
     DONE,
     FAILED,
@@ -34,6 +36,7 @@ from appo.tools.sweep_state import (
     is_met,
     read_sweep,
     result_of,
+    results_of,
     write_sweep,
 )
 from appo.utils.files import DiskFaults
@@ -45,6 +48,7 @@ INJECT_FILES = ("inject.toml", "inject.jsonl")
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 _LOOK_EVERY_S = 0.2
 _SAVING_S = 120.0  # that trials have to save and end once they are asked to
+_CHOICES = 20  # of a search that has chosen what was tried before
 _LOCKS, _OUTPUT = ".locks", "output"
 
 
@@ -88,11 +92,15 @@ class Launcher:
         before = earlier.records if earlier else {}
         self._trials = {trial.name: trial for trial in plan.trials()}
         for name, record in before.items():
-            if record.is_injected:
+            if record.is_injected or (plan.search is not None and record.varied):
                 trial = plan.trial(record.varied, self._trials)
                 self._trials[trial.name] = trial
             elif name not in self._trials and processes.holder(lock_file(self.folder, name)) is not None:
                 self._trials[name] = Trial(name, record.options)  # the plan has it no more, but it runs
+        if plan.search is not None:
+            require_optuna()
+            numbers = random.Random(plan.search.seed)
+            self._check(plan.trial({name: source.draw(numbers) for name, source in plan.search.space.items()}, {}))
         records = {name: self._record(trial, before.get(name)) for name, trial in self._trials.items()}
         self._sweep = Sweep(plan.objective, plan.direction, records)
         self._running: dict[str, _Run] = {}
@@ -113,10 +121,12 @@ class Launcher:
         self._find_running()
         self._save()
         with self._screen:
-            self._screen.tell(f"{self.folder}: {len(self._trials)} trials, {len(self._settings.slots)} at a time")
+            trials = len(self._trials) if self._plan.search is None else self._plan.search.trials
+            self._screen.tell(f"{self.folder}: {trials} trials, {len(self._settings.slots)} at a time")
             while self._stop.received is None:
                 self._take_injected()
                 self._collect()
+                self._choose()
                 self._start_waiting()
                 self._screen.show(self._sweep)
                 if not self._running and not self._open():
@@ -197,6 +207,36 @@ class Launcher:
                 continue
             for varied in added:
                 self._add(varied)
+
+    def _choose(self) -> None:
+        """Let the search choose trials, as long as there are places for them."""
+        search = self._plan.search
+        while search is not None:
+            chosen = sum(bool(r.varied) and not r.is_injected for r in self._sweep.records.values())
+            has_place = len(self._running) + len(self._open()) < len(self._settings.slots)
+            if chosen >= search.trials or not has_place or not self._choose_one(search):
+                return
+
+    def _choose_one(self, search: Search) -> bool:
+        """Add a trial; False where the search only wants what it has tried."""
+        results = results_of(self.folder, self._sweep)
+        for attempt in range(_CHOICES):
+            number = _CHOICES * len(self._trials) + attempt
+            varied = choose(search, self._plan.direction, self._sweep.records, results, number)
+            trial = self._plan.trial(varied, self._trials)
+            if trial.name not in self._trials:
+                break
+        else:
+            return False
+        self._trials[trial.name] = trial
+        self._sweep.records[trial.name] = record = Record(trial.options, varied=varied)
+        try:
+            self._check(trial)
+        except ConfigError as error:
+            record.state, record.said = REFUSED, str(error)
+            self._screen.tell(f"{error}; not tried")
+        self._save()
+        return True
 
     def _add(self, varied: Mapping[str, Any]) -> None:
         trial = self._plan.trial(varied, self._trials)

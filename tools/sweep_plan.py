@@ -55,6 +55,13 @@ class Distribution(NamedTuple):
             value = numbers.uniform(low, high)
         else:
             value = math.exp(numbers.uniform(math.log(low), math.log(high)))
+        return self.rounded(value)
+
+    def rounded(self, value: Any) -> Any:
+        """A number of a range with as many digits as a name of a trial should have; anything else as it is."""
+        if self.kind in ("choice", "int"):
+            return value
+        low, high = self.values
         return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
 
@@ -279,8 +286,9 @@ def _draws(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _search(table: Mapping[str, Any]) -> Search:
     if "method" not in table:
         raise ConfigError(f"[search] has no method; known: {', '.join(METHODS)}")
+    method = _one_of(table["method"], METHODS, "[search] method")
     count, seed = _drawn(table, "[search]")
-    return Search(_one_of(table["method"], METHODS, "[search] method"), count, seed, _space(table, "[search]"))
+    return Search(method, count, seed, _space(table, "[search]"))
 
 
 def _drawn(table: Mapping[str, Any], where: str) -> tuple[int, int]:

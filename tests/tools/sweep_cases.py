@@ -38,7 +38,7 @@ class Launched:
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(plan), *words],
             cwd=plan.parent,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -18,6 +18,12 @@ needs_two_cores = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
     reason="needs two cores that can be chosen",
 )
+SEARCH = """train_for_seconds = 0.02
+[search]
+method = "optuna"
+trials = 14
+learning_rate = {log_uniform = [1e-4, 1]}
+"""
 BASE = '[base]\nenv = "CartPole-v1"\n'
 
 
@@ -202,6 +208,29 @@ def test_places_are_disjoint_and_gpus_are_dealt_in_turn():
 def test_a_trial_sees_the_gpu_of_its_place(launch, tmp_path):
     assert launch("gpus = [3]\n" + BASE).end()[0] == 0
     assert starts(tmp_path / "train_dir" / "plan" / "trial")[0]["gpu"] == "3"
+
+
+def test_a_search_without_optuna_is_refused_with_the_command_that_installs_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
+    (tmp_path / "plan.toml").write_text(BASE + SEARCH)
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert "pip install optuna" in said and said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_moves_towards_what_was_better_and_goes_on_where_it_was_stopped(launch, tmp_path):
+    pytest.importorskip("optuna")
+    sweep = tmp_path / "train_dir" / "plan"
+    assert launch(BASE + SEARCH).end()[0] == 0
+    first = list(states(sweep))
+    assert len(first) == 14
+    assert launch(BASE + SEARCH.replace("14", "18")).end()[0] == 0
+    assert list(states(sweep))[:14] == first and len(states(sweep)) == 18
+    assert all(len(starts(sweep / name)) == 1 for name in states(sweep))
+    # The stand-in's return is its learning rate. The first ten choices are random; the median of such is 0.01.
+    rates = [float(starts(sweep / name)[0]["options"]["learning_rate"]) for name in states(sweep)]
+    assert sorted(rates[10:])[4] > 0.01
 
 
 @pytest.mark.slow
