@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
-from appo.tools.sweep_launcher import Launcher, Settings, lock_file
+from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
-from appo.tools.sweep_processes import holder, slots_of
+from appo.tools.sweep_processes import holder, lock_file, slots_of
 from appo.tools.sweep_screen import show_all
 from appo.tools.sweep_state import RUNNING, WAITING, read_sweep
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
 from appo.utils.signals import StopSignals
+
+_SHOW_CURSOR = b"\x1b[?25h"  # a table that is kept up to date hides it
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,6 +119,8 @@ def _trainer() -> list[str]:
 
 
 def _leave_trials() -> NoReturn:
+    if os.isatty(1):
+        os.write(1, _SHOW_CURSOR)
     os.write(2, b"sweep: interrupted again: ended at once; trials that still run go on, the same command finds them\n")
     os._exit(128 + signal.SIGINT)
 

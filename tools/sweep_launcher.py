@@ -7,11 +7,12 @@ launcher starts are waited for, and occupy the cores that they are on.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +33,10 @@ from appo.tools.sweep_state import (
     STATE_FILE,
     WAITING,
     Record,
+    Result,
     Sweep,
     is_met,
+    last_line,
     read_sweep,
     result_of,
     results_of,
@@ -49,7 +52,9 @@ EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 _LOOK_EVERY_S = 0.2
 _SAVING_S = 120.0  # that trials have to save and end once they are asked to
 _CHOICES = 20  # of a search that has chosen what was tried before
-_LOCKS, _OUTPUT = ".locks", "output"
+_DIGITS_OF_SEED = 10  # of one that may be too large
+_SETTLED_S = 0.5  # an inject file that was written later may be written still
+_OUTPUT = "output"
 
 
 class Settings(NamedTuple):
@@ -71,11 +76,6 @@ class _Run:
     slots: frozenset[int]  # that it occupies
 
 
-def lock_file(folder: Path, trial: str) -> Path:
-    """What a trial's process holds the lock on, in the sweep's folder."""
-    return folder / _LOCKS / f"{trial}.lock"
-
-
 class Launcher:
     """One start of a sweep."""
 
@@ -89,20 +89,21 @@ class Launcher:
         self._accepted: list[dict[str, str]] = []  # options without a seed that the trainer's parser takes
         self.folder = Path(settings.train_dir).expanduser() / plan.name
         earlier = read_sweep(self.folder)
-        before = earlier.records if earlier else {}
+        self._before = before = earlier.records if earlier else {}
         self._trials = {trial.name: trial for trial in plan.trials()}
         for name, record in before.items():
             if record.is_injected or (plan.search is not None and record.varied):
                 trial = plan.trial(record.varied, self._trials)
                 self._trials[trial.name] = trial
-            elif name not in self._trials and processes.holder(lock_file(self.folder, name)) is not None:
+            elif name not in self._trials and processes.holder(processes.lock_file(self.folder, name)) is not None:
                 self._trials[name] = Trial(name, record.options)  # the plan has it no more, but it runs
         if plan.search is not None:
             require_optuna()
             numbers = random.Random(plan.search.seed)
             self._check(plan.trial({name: source.draw(numbers) for name, source in plan.search.space.items()}, {}))
-        records = {name: self._record(trial, before.get(name)) for name, trial in self._trials.items()}
-        self._sweep = Sweep(plan.objective, plan.direction, records)
+        self._refused: dict[str, str] = {}  # trial that an earlier start has added -> why it cannot run by now
+        self._changed = {name: self._has_changed(trial) for name, trial in self._trials.items()}
+        self._sweep = Sweep(plan.objective, plan.direction, {})
         self._running: dict[str, _Run] = {}
         self._injected: dict[Path, tuple[int, int]] = {}  # file -> time and size that were read last
         self._screen = Screen(self.folder)
@@ -115,10 +116,10 @@ class Launcher:
             ConfigError: another launcher is at work in the folder.
             OSError: the folder cannot be written.
         """
-        for folder in (self.folder, self.folder / _LOCKS, self.folder / _OUTPUT):
+        for folder in (self.folder, self.folder / processes.LOCKS, self.folder / _OUTPUT):
             folder.mkdir(parents=True, exist_ok=True)
-        processes.take_folder(self.folder / _LOCKS / "launcher")  # until this process ends
-        self._find_running()
+        processes.take_folder(self.folder / processes.LOCKS / "launcher")  # until this process ends
+        self._look()
         self._save()
         with self._screen:
             trials = len(self._trials) if self._plan.search is None else self._plan.search.trials
@@ -136,21 +137,34 @@ class Launcher:
                 self._end_running()
         return self._end()
 
-    def _record(self, trial: Trial, before: Record | None) -> Record:
-        """Where a trial stands at the start of the launcher."""
-        is_changed = self._check(trial)
-        result = result_of(self.folder / trial.name, self._plan.objective, self._plan.direction)
+    def _has_changed(self, trial: Trial) -> bool:
+        """Whether its options are others than when it ran last.
+
+        Raises:
+            ConfigError: they are refused, and the plan has them; what was added to the plan costs that trial only.
+        """
+        before = self._before.get(trial.name)
+        try:
+            is_changed = self._check(trial)
+        except ConfigError as error:
+            if before is None or not before.varied:
+                raise
+            self._refused[trial.name] = str(error)
+            return False
+        return is_changed or (before is not None and _typed_options(before.options) != _typed_options(trial.options))
+
+    def _record(self, trial: Trial) -> Record:
+        """Where a trial that does not run stands at the start of the launcher."""
+        before, is_changed = self._before.get(trial.name), self._changed[trial.name]
         record = Record(trial.options)
         if before is not None:
-            is_changed = is_changed or _typed_options(before.options) != _typed_options(trial.options)
-            record.is_injected, record.varied = before.is_injected, before.varied
-            record.failures, record.said = before.failures, before.said
+            record = dataclasses.replace(before, options=trial.options, state=WAITING)
             if before.state in (FAILED, REFUSED):
-                if is_changed or self._settings.retry_failed:
-                    record.failures = 0
-                else:
-                    record.state = before.state
-        if is_met(result) and not is_changed:
+                is_given_up = not is_changed and not self._settings.retry_failed
+                record.state, record.failures = (before.state, before.failures) if is_given_up else (WAITING, 0)
+        if trial.name in self._refused:
+            record.state, record.said = REFUSED, self._refused[trial.name]
+        elif is_met(self._result(trial.name)) and not is_changed:
             record.state = DONE
         return record
 
@@ -161,7 +175,8 @@ class Launcher:
             ConfigError: it refuses.
         """
         options = _typed_options(trial.options)
-        options.pop("seed", None)  # any seed is as good as another
+        if len(options.get("seed", "")) < _DIGITS_OF_SEED:  # any such seed is as good as another
+            options.pop("seed", None)
         if options in self._accepted and not (self.folder / trial.name / CONFIG_FILE).exists():
             return False
         words, _ = translated(self._words(trial))
@@ -180,23 +195,28 @@ class Launcher:
             words.append(f"--num_workers={len(slot.cores)}")
         return words
 
-    def _find_running(self) -> None:
-        """Take over what an earlier launcher has left running, wherever it runs."""
-        for name, record in self._sweep.records.items():
-            lock = lock_file(self.folder, name)
-            if processes.is_locked(lock):
+    def _look(self) -> None:
+        """Find out where all trials stand, and take over those that an earlier launcher has left running."""
+        for name, trial in self._trials.items():
+            lock = processes.lock_file(self.folder, name)
+            is_running = processes.is_locked(lock)  # first: where it does not run, its files are its last ones
+            self._sweep.records[name] = record = self._record(trial)
+            if is_running:
                 cores = set(processes.cores_of(processes.holder(lock)))
                 slots = [i for i, slot in enumerate(self._settings.slots) if cores & set(slot.cores)]
                 self._running[name] = _Run(None, frozenset(slots))
                 record.state = RUNNING
                 self._screen.tell(f"{name}: runs already")
 
+    def _result(self, name: str) -> Result:
+        return result_of(self.folder / name, self._plan.objective, self._plan.direction)
+
     def _take_injected(self) -> None:
         for path in (self.folder / name for name in INJECT_FILES):
             try:
                 told = path.stat()
                 version = (told.st_mtime_ns, told.st_size)
-                if self._injected.get(path) == version:
+                if self._injected.get(path) == version or 0.0 <= time.time() - told.st_mtime < _SETTLED_S:
                     continue
                 self._injected[path] = version
                 added = read_injected(path)
@@ -249,9 +269,7 @@ class Launcher:
             self._screen.tell(f"{error}; this trial was not added")
             return
         self._trials[trial.name] = trial
-        record = self._record(trial, None)
-        record.is_injected, record.varied = True, dict(varied)
-        self._sweep.records[trial.name] = record
+        self._sweep.records[trial.name] = Record(trial.options, is_injected=True, varied=dict(varied))
         self._save()
         self._screen.tell(f"{trial.name}: added")
 
@@ -271,7 +289,7 @@ class Launcher:
             number = free.pop(0)
             slot = self._settings.slots[number]
             command = [*self._settings.program, *self._words(self._trials[name], slot)]
-            process = processes.start(command, slot, lock_file(self.folder, name), self._output(name))
+            process = processes.start(command, slot, processes.lock_file(self.folder, name), self._output(name))
             self._running[name] = _Run(process, frozenset({number} if process else ()))
             self._sweep.records[name].state = RUNNING
             self._save()
@@ -285,7 +303,7 @@ class Launcher:
                 code = run.process.poll()
                 if code is None:
                     continue
-            elif processes.is_locked(lock_file(self.folder, name)):
+            elif processes.is_locked(processes.lock_file(self.folder, name)):
                 continue
             else:
                 code = None
@@ -301,7 +319,7 @@ class Launcher:
             code: its exit code; None: another launcher's child, so that its files have to tell.
         """
         record = self._sweep.records[name]
-        result = result_of(self.folder / name, self._plan.objective, self._plan.direction)
+        result = self._result(name)
         if code == EXIT_OK or (code is None and is_met(result)):
             record.state = DONE
             objective = "none yet" if result.objective is None else f"{result.objective:.4g}"
@@ -312,7 +330,7 @@ class Launcher:
             self._screen.tell(f"{name}: stopped")
             return
         record.failures += 1
-        record.said = _last_line(self._output(name))
+        record.said = last_line(self._output(name))
         how = describe_exit(code) if code is not None else "ended before its stop condition was met"
         if code == EXIT_REFUSED:
             record.state, then = REFUSED, "not tried again"
@@ -344,7 +362,7 @@ class Launcher:
         if process is not None:
             process.send_signal(number)
             return True
-        return processes.send(lock_file(self.folder, name), number)
+        return processes.send(processes.lock_file(self.folder, name), number)
 
     def _end(self) -> int:
         self._screen.show_end(self._sweep)
@@ -367,12 +385,3 @@ class Launcher:
 
 def _typed_options(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: typed(value) for name, value in options.items()}
-
-
-def _last_line(path: Path) -> str:
-    """The last line with something in it."""
-    try:
-        lines: Sequence[str] = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

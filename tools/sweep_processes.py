@@ -24,6 +24,8 @@ from appo.utils.processes import pin_to_cores, usable_cores
 
 USUAL_CORES = 2  # of a trial, where neither the plan nor the command line says how many
 
+LOCKS = ".locks"  # in the sweep's folder
+
 
 class Slot(NamedTuple):
     """A place for one trial at a time."""
@@ -62,6 +64,11 @@ def slots_of(
     return tuple(
         Slot(tuple(cores[each * i : each * (i + 1)]), gpus[i % len(gpus)] if gpus else None) for i in range(parallel)
     )
+
+
+def lock_file(folder: Path, trial: str) -> Path:
+    """What a trial's process holds the lock on, in the sweep's folder."""
+    return folder / LOCKS / f"{trial}.lock"
 
 
 def start(command: Sequence[str], slot: Slot, lock_file: Path, output: Path) -> subprocess.Popen[bytes] | None:

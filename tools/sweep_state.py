@@ -147,6 +147,15 @@ def counts(sweep: Sweep) -> str:
     return ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
 
 
+def last_line(path: Path) -> str:
+    """The last line with something in it."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def clock() -> str:
     """The time of day, for a line that tells of something."""
     return time.strftime("%H:%M:%S")
