@@ -219,6 +219,7 @@ def test_a_search_without_optuna_is_refused_with_the_command_that_installs_it(tm
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_search_moves_towards_what_was_better_and_goes_on_where_it_was_stopped(launch, tmp_path):
     pytest.importorskip("optuna")
     sweep = tmp_path / "train_dir" / "plan"
