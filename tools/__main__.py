@@ -12,6 +12,7 @@ COMMANDS = {
     "plot": "curves of an experiment, or of groups of seeds, as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
     "runs": "list, compare, stop and save runs",
+    "sweep": "many trainings: grids, draws and seeds, as many at a time as the cores allow",
     "timing": "where the time of each kind of process has gone",
     "view": "a frame of the numbers of runs, while they go on or afterwards",
 }

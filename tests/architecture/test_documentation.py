@@ -225,7 +225,7 @@ def test_every_requirement_is_pinned_and_the_lists_build_on_each_other():
     for path in sorted(ROOT.glob("requirements*.txt")):
         lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
         lists[path.name] = [line for line in lines if line]
-    assert set(lists) == {"requirements.txt", "requirements-envs.txt", "requirements-dev.txt"}
+    assert set(lists) == {f"requirements{of}.txt" for of in ("", "-envs", "-dev", "-tools")}
     loose = [line for lines in lists.values() for line in lines if not re.fullmatch(r"-r \S+|[\w.-]+==[\w.]+", line)]
     assert not loose
     assert "-r requirements.txt" in lists["requirements-envs.txt"]

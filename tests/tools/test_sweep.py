@@ -1,0 +1,278 @@
+"""Sweeps from their start to their end: most with a program that stands in for the trainer, the slow one with that."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from appo.tools import sweep_processes as processes
+from appo.tools.sweep import main
+from appo.tools.sweep_processes import slots_of
+from appo.utils.options import ConfigError
+from tests.tools.sweep_cases import FINISH, ROOT, STARTS, TWICE, Launched, nothing_left_in, starts, states, wait_for
+
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two cores that can be chosen",
+)
+SEARCH = """train_for_seconds = 0.02
+[search]
+method = "optuna"
+trials = 14
+learning_rate = {log_uniform = [1e-4, 1]}
+"""
+BASE = '[base]\nenv = "CartPole-v1"\n'
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts launchers of a plan in the test's folder; nothing of them is left afterwards."""
+    with nothing_left_in(tmp_path) as launched:
+
+        def begin(plan, *words, **keywords):
+            (tmp_path / "plan.toml").write_text(plan)
+            launched.append(Launched(tmp_path / "plan.toml", *words, **keywords))
+            return launched[-1]
+
+        yield begin
+
+
+def overlaps(trials):
+    """Pairs of trials that began on a common core, one before the other could have ended."""
+    begun = sorted((start["at"], set(start["cores"])) for trial in trials for start in starts(trial))
+    return [(a, b) for a, b in itertools.pairwise(begun) if b[0] - a[0] < 0.3 and a[1] & b[1]]
+
+
+@needs_two_cores
+def test_all_trials_run_on_cores_of_their_own_and_the_best_one_is_shown_first(launch, tmp_path):
+    plan = "cores_per_run = 1\n" + BASE + "train_for_seconds = 0.4\n[grid]\nlearning_rate = [1e-3, 3e-3, 2e-3]\n"
+    code, printed = launch(plan, "--parallel=2").end()
+    assert code == 0
+    sweep = tmp_path / "train_dir" / "plan"
+    assert set(states(sweep).values()) == {"done"} and len(states(sweep)) == 3
+    trials = [sweep / name for name in states(sweep)]
+    first, second = ([start["cores"] for start in starts(trial)] for trial in trials[:2])
+    assert len(first[0]) == len(second[0]) == 1 and first != second
+    assert not overlaps(trials)
+    assert all(starts(trial)[0]["options"]["num_workers"] == "1" for trial in trials)
+    table = printed[printed.index("minutes") :]
+    assert table.index("learning_rate=0.003") < table.index("learning_rate=0.002") < table.index("learning_rate=0.001")
+
+
+def test_a_trial_that_fails_or_is_killed_is_tried_again_and_one_that_is_refused_is_not(launch, tmp_path):
+    plan = BASE + '[grid]\ncallback = ["fails:2", "killed:1", "refused:9", "fails:9"]\n'
+    code, printed = launch(plan).end()
+    assert code == 1
+    sweep = tmp_path / "train_dir" / "plan"
+    ended = {name.removeprefix("callback="): state for name, state in states(sweep).items()}
+    assert ended == {"fails_2": "done", "killed_1": "done", "refused_9": "refused", "fails_9": "failed"}
+    tries = {name.removeprefix("callback="): len(starts(sweep / name)) for name in states(sweep)}
+    assert tries == {"fails_2": 3, "killed_1": 2, "refused_9": 1, "fails_9": 3}
+    assert "SIGKILL" in printed and "the stand-in is refused" in printed and "--retry_failed" in printed
+
+
+def test_what_was_given_up_is_tried_again_only_when_that_is_asked_for(launch, tmp_path):
+    plan = "retries = 0\n" + BASE + 'callback = "fails:1"\n'
+    trial = tmp_path / "train_dir" / "plan" / "trial"
+    assert [launch(plan).end()[0], launch(plan).end()[0]] == [1, 1]
+    assert len(starts(trial)) == 1
+    assert launch(plan, "--retry_failed").end()[0] == 0
+    assert len(starts(trial)) == 2
+
+
+def test_a_launcher_that_is_killed_finds_its_trials_again_and_none_runs_twice(launch, tmp_path):
+    plan = BASE + "train_for_seconds = 60\n[grid]\nlearning_rate = [1e-3, 2e-3, 3e-3, 4e-3]\n"
+    words = ("--parallel=2",) if len(os.sched_getaffinity(0)) > 1 else ()
+    at_a_time = 2 if words else 1
+    sweep = tmp_path / "train_dir" / "plan"
+
+    def running():
+        return len(list(sweep.glob(f"*/{STARTS}")))
+
+    first = launch(plan, *words)
+    wait_for(lambda: running() == at_a_time)
+    first.process.kill()
+    first.end()
+    second = launch(plan, *words)
+    wait_for(lambda: any("runs already" in line for line in itertools.islice(second.process.stdout, 2)))
+    assert running() == at_a_time
+    (sweep / FINISH).touch()
+    assert second.end()[0] == 0
+    assert list(states(sweep).values()) == ["done"] * 4
+    assert [len(starts(sweep / name)) for name in states(sweep)] == [1, 1, 1, 1]
+    assert not list(sweep.glob(f"*/{TWICE}"))
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_trials_save_and_the_same_command_goes_on(launch, tmp_path, number, expected):
+    plan = BASE + "train_for_seconds = 1.5\n"
+    trial = tmp_path / "train_dir" / "plan" / "trial"
+    first = launch(plan)
+    wait_for(lambda: starts(trial))
+    first.process.send_signal(number)
+    code, printed = first.end()
+    assert code == expected and "go on with:  python -m appo.tools.sweep" in printed
+    assert json.loads((trial / "summary.json").read_text())["reason"] == "stopped by SIGTERM"
+    assert states(trial.parent) == {"trial": "waiting"}
+    code, _ = launch(plan).end()
+    assert code == 0 and states(trial.parent) == {"trial": "done"} and len(starts(trial)) == 2
+
+
+def test_trials_are_added_while_a_sweep_runs_and_bad_ones_are_told(launch, tmp_path):
+    plan = BASE + "train_for_seconds = 60\n"
+    sweep = tmp_path / "train_dir" / "plan"
+    running = launch(plan)
+    wait_for(lambda: starts(sweep / "trial"))
+    (sweep / "inject.toml").write_text("[[trials]]\nlearning_rate = 0.5\n[[trials]]\nlearning_rat = 0.5\n")
+    wait_for(lambda: "learning_rate=0.5" in states(sweep))
+    (sweep / FINISH).touch()
+    code, printed = running.end()
+    assert code == 0
+    assert states(sweep) == {"trial": "done", "learning_rate=0.5": "done"}
+    assert "did you mean learning_rate" in printed and "this trial was not added" in printed
+    assert launch(plan).end()[0] == 0
+    assert len(starts(sweep / "learning_rate=0.5")) == 1
+
+
+def test_a_larger_budget_lets_trials_that_were_done_go_on(launch, tmp_path):
+    trial = tmp_path / "train_dir" / "plan" / "trial"
+    assert launch(BASE + "train_for_seconds = 0.2\n").end()[0] == 0
+    assert launch(BASE + "train_for_seconds = 0.4\n").end()[0] == 0
+    assert len(starts(trial)) == 2
+
+
+def test_a_sweep_without_its_state_finds_what_is_done_by_the_folders(launch, tmp_path):
+    sweep = tmp_path / "train_dir" / "plan"
+    assert launch(BASE).end()[0] == 0
+    (sweep / "sweep.json").unlink()
+    assert launch(BASE).end()[0] == 0
+    assert len(starts(sweep / "trial")) == 1
+
+
+@pytest.mark.parametrize(
+    "plan, words, told",
+    [
+        (BASE + "learning_rat = 1\n", [], "did you mean learning_rate"),
+        (BASE + "[grid]\ngamma = [0.9, 2.0]\n", [], "gamma=2.0"),
+        (BASE, ["--parallel=1000"], "cores"),
+        (BASE, ["--parallel=0"], "at least 1"),
+        (BASE, ["--paralel"], "--help"),
+        ("[grid]\ngamma = [0.9]\n", [], "--env is required"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line_before_anything_is_written(tmp_path, capsys, plan, words, told):
+    (tmp_path / "plan.toml").write_text(plan)
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}", *words]) == 2
+    said = capsys.readouterr()
+    assert told in said.err and said.err.count("\n") == 1 and not said.out
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+
+
+def test_a_second_launcher_of_a_sweep_is_refused(launch, tmp_path):
+    plan = BASE + "train_for_seconds = 60\n"
+    launch(plan)
+    wait_for(lambda: starts(tmp_path / "train_dir" / "plan" / "trial"))
+    code, printed = launch(plan).end()
+    assert code == 2 and "another launcher is at work" in printed and printed.count("\n") == 1
+
+
+def test_status_shows_a_sweep_and_that_what_ran_does_not_run_any_more(launch, tmp_path, capsys):
+    sweep = tmp_path / "train_dir" / "plan"
+    running = launch(BASE + "train_for_seconds = 60\n")
+    wait_for(lambda: states(sweep)["trial"] == "running" and starts(sweep / "trial"))
+    assert main(["--status", str(sweep)]) == 0
+    assert "running" in capsys.readouterr().out
+    running.process.kill()
+    os.kill(starts(sweep / "trial")[0]["pid"], signal.SIGKILL)
+    wait_for(lambda: main(["--status", str(sweep)]) == 0 and "1 waiting" in capsys.readouterr().out)
+    assert main(["--status", str(tmp_path)]) == 2
+    assert "not the folder of a sweep" in capsys.readouterr().err
+
+
+def test_places_are_disjoint_and_gpus_are_dealt_in_turn():
+    slots = slots_of(range(8), (0, 1), 4, None)
+    assert [slot.gpu for slot in slots] == [0, 1, 0, 1]
+    assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert len(slots_of(range(8), (), None, None)) == 4
+    assert [slot.cores for slot in slots_of(range(8), (), None, 3)] == [(0, 1, 2), (3, 4, 5)]
+    assert len(slots_of(range(8), (0, 1), None, None)) == 2
+    assert len(slots_of(range(1), (), None, None)) == 1
+    for parallel, cores_per_run in ((9, None), (2, 5), (None, 9)):
+        with pytest.raises(ConfigError, match="nearest"):
+            slots_of(range(8), (), parallel, cores_per_run)
+
+
+def test_a_trial_sees_the_gpu_of_its_place(launch, tmp_path):
+    assert launch("gpus = [3]\n" + BASE).end()[0] == 0
+    assert starts(tmp_path / "train_dir" / "plan" / "trial")[0]["gpu"] == "3"
+
+
+def test_a_search_without_optuna_is_refused_with_the_command_that_installs_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
+    (tmp_path / "plan.toml").write_text(BASE + SEARCH)
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert "pip install optuna" in said and said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_search_moves_towards_what_was_better_and_goes_on_where_it_was_stopped(launch, tmp_path):
+    pytest.importorskip("optuna")
+    sweep = tmp_path / "train_dir" / "plan"
+    assert launch(BASE + SEARCH).end()[0] == 0
+    first = list(states(sweep))
+    assert len(first) == 14
+    assert launch(BASE + SEARCH.replace("14", "18")).end()[0] == 0
+    assert list(states(sweep))[:14] == first and len(states(sweep)) == 18
+    assert all(len(starts(sweep / name)) == 1 for name in states(sweep))
+    # The stand-in's return is its learning rate. The first ten choices are random; the median of such is 0.01.
+    rates = [float(starts(sweep / name)[0]["options"]["learning_rate"]) for name in states(sweep)]
+    assert sorted(rates[10:])[4] > 0.01
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_twelve_real_trainings_survive_the_death_of_their_launcher(launch, tmp_path):
+    crashing = '''
+import os, pathlib, gymnasium
+class Crashing(gymnasium.Wrapper):
+    """Kills its process, the driver of a serial run, in the first two starts."""
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.steps = 0
+    def step(self, action):
+        self.steps += 1
+        starts = pathlib.Path(__file__).with_name("crashes.txt")
+        before = starts.read_text() if starts.exists() else ""
+        if self.steps == 200 and len(before) < 2:
+            starts.write_text(before + "x")
+            os._exit(1)
+        return self.env.step(action)
+'''
+    (tmp_path / "crashing.py").write_text(crashing)
+    plan = (
+        "cores_per_run = 1\nseeds = [1, 2, 3]\n[base]\nserial_mode = true\ntrain_for_env_steps = 6000\n"
+        'device = "cpu"\ncheck_env = false\n[grid]\nenv = ["CartPole-v1", "crashing:Crashing"]\n'
+        "learning_rate = [1e-3, 3e-3]\n"
+    )
+    trainer = [sys.executable, str(ROOT / "train_appo.py")]
+    sweep = tmp_path / "train_dir" / "plan"
+    first = launch(plan, "--parallel=2", program=trainer)
+    wait_for(lambda: "done" in states(sweep).values(), 300)
+    running = [processes.holder(lock) for lock in (sweep / ".locks").glob("*=*.lock")]
+    cores = [os.sched_getaffinity(pid) for pid in running if pid is not None]
+    assert all(len(each) == 1 for each in cores) and len(set(map(frozenset, cores))) == len(cores)
+    first.process.kill()
+    first.end()
+    code, printed = launch(plan, "--parallel=2", program=trainer).end(900)
+    assert code == 0, printed
+    assert list(states(sweep).values()) == ["done"] * 12
+    assert (tmp_path / "crashes.txt").read_text() == "xx"
+    begun = [len((sweep / name / "command_lines.txt").read_text().splitlines()) for name in states(sweep)]
+    assert sum(begun) == 14  # each once, and the two that crashed once more
+    summaries = [json.loads((sweep / name / "summary.json").read_text()) for name in states(sweep)]
+    assert all(summary["env_frames"] >= 6000 for summary in summaries)

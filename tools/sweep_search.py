@@ -1,0 +1,80 @@
+"""Trials that are chosen by what earlier ones have reached, with Optuna, which is not installed with the rest.
+
+Nothing is kept but the trials in `sweep.json`: the study is made anew from them for each choice, so that a search goes
+on wherever it was stopped. Trials that still run count as bad ones until they are done: choices keep away from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from appo.tools.sweep_plan import Distribution, Search, typed
+from appo.tools.sweep_state import DONE, FAILED, REFUSED, Record, Result
+from appo.utils.options import ConfigError
+
+_INSTALL = "pip install optuna==5.0.0"
+
+
+def require_optuna() -> None:
+    """Refuse a search that cannot be made.
+
+    Raises:
+        ConfigError: with the command that installs what is missing.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(f"[search] needs Optuna: {_INSTALL}") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # trials are told of by the sweep
+
+
+def choose(
+    search: Search, direction: str, records: Mapping[str, Record], results: Mapping[str, Result], number: int
+) -> dict[str, Any]:
+    """The options of the next trial.
+
+    Args:
+        search: where they come from.
+        direction: whether more of the objective is better, or less.
+        records: trials so far; those with `varied` were chosen here, or injected with the same options.
+        results: of the same trials.
+        number: of the choice; with the same trials, another number gives another choice.
+    """
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=search.seed + number, constant_liar=True)
+    study = optuna.create_study(direction=direction, sampler=sampler)
+    space = {name: _for_optuna(source) for name, source in search.space.items()}
+    states = optuna.trial.TrialState
+    for name, record in records.items():
+        if record.varied.keys() != space.keys():
+            continue
+        value = results[name].objective
+        is_over = record.state in (FAILED, REFUSED) or (record.state == DONE and value is None)
+        state = states.FAIL if is_over else states.COMPLETE if record.state == DONE else states.RUNNING
+        given = {option: _to_optuna(search.space[option], chosen) for option, chosen in record.varied.items()}
+        told = value if state == states.COMPLETE else None
+        study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, value=told))
+    chosen = study.ask(space).params
+    return {name: search.space[name].rounded(_from_optuna(search.space[name], chosen[name])) for name in space}
+
+
+def _for_optuna(source: Distribution) -> Any:
+    from optuna import distributions
+
+    if source.kind == "choice":
+        return distributions.CategoricalDistribution([typed(value) for value in source.values])
+    if source.kind == "int":
+        return distributions.IntDistribution(*source.values)
+    return distributions.FloatDistribution(*source.values, log=source.kind == "log_uniform")
+
+
+def _to_optuna(source: Distribution, value: Any) -> Any:
+    return typed(value) if source.kind == "choice" else value
+
+
+def _from_optuna(source: Distribution, value: Any) -> Any:
+    if source.kind != "choice":
+        return value
+    return next(each for each in source.values if typed(each) == value)
