@@ -1,5 +1,7 @@
 """What limits a run, from measurements of each kind of run; and those measurements from counters."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,7 @@ def window(*, env=0.4, policy=0.3, block=0.0, policy_wait=0.5, learner_wait=0.5,
         Timer.POLICY_WAIT: policy_wait,
         Timer.LEARNER_WAIT_BATCH: learner_wait,
     }
-    usual = {
+    usual: dict[str, Any] = {
         "seconds": 20.0,
         "step_s": {"actor-00": 0.01, "actor-01": 0.011},
         "stepping": {"actor-00": env, "actor-01": env},
