@@ -57,6 +57,7 @@ class Settings(NamedTuple):
     batch_size: int
     device: str  # as torch calls it
     cores: int  # that the run can keep busy
+    shared_cores: int  # that it may use beside others; more, where a container's CPU quota is smaller
 
 
 class Counters(NamedTuple):
@@ -153,10 +154,11 @@ def find(window: Window, settings: Settings) -> Finding | None:
 
 
 def _neighbours(window: Window, settings: Settings) -> Finding | None:
-    cores = settings.cores
+    cores = settings.shared_cores
     share = window.other_cores / cores
-    is_full = window.run_cores + window.other_cores >= CORES_FULL * cores
-    if share < NEIGHBOURS_SHARE or not is_full or window.wanted_cores < WANTED_SHARE * cores:
+    if share < NEIGHBOURS_SHARE or not _all_are_busy(window, settings):
+        return None
+    if window.wanted_cores < WANTED_SHARE * settings.cores:
         return None
     said = (
         f"other programs take {share:.0%} of the machine, {window.other_cores:.1f} of {_cores(cores)}, and leave no "
@@ -172,7 +174,7 @@ def _straggler(window: Window, settings: Settings) -> Finding | None:
     slowest = max(window.step_s, key=lambda name: window.step_s[name])
     rest = [seconds for name, seconds in window.step_s.items() if name != slowest]
     usual, its = statistics.median(rest), window.step_s[slowest]
-    if its < STRAGGLER_TIMES * usual or window.stepping[slowest] < STRAGGLER_SHARE:
+    if not usual or its < STRAGGLER_TIMES * usual or window.stepping[slowest] < STRAGGLER_SHARE:
         return None
     advice = f"see what its environments do, and log/{slowest}.txt"
     option, value = ("env_backend", "subproc") if settings.env_backend == "serial" else ("", "")
@@ -214,7 +216,7 @@ def _environments(window: Window, settings: Settings) -> Finding | None:
     numbers = {"actor_env_step": share, "run_cores": window.run_cores, "wanted_cores": window.wanted_cores}
     takes = f"environments take {share:.0%} of the actors' time"
     computes = window.wanted_cores >= COMPUTES_PER_ACTOR * min(number, cores) * share
-    if computes and window.run_cores + window.other_cores >= CORES_FULL * cores:
+    if computes and _no_more_to_have(window, settings):
         option, value = ("env_frameskip", str(2 * settings.env_frameskip)) if settings.env_frameskip else ("", "")
         advice = f"--{option}={value} or a vectorised environment" if option else "a faster or vectorised environment"
         said = f"{takes} and all cores are busy: more --num_workers cannot help on {_cores(cores)}, {advice} would"
@@ -248,8 +250,7 @@ def _policy_worker(window: Window, settings: Settings) -> Finding | None:
     busy = 1.0 - window.shares.get(Timer.POLICY_WAIT, 1.0)
     if waits < 2 * WAITS or busy < 1.0 - WAITS:
         return None
-    is_full = window.run_cores + window.other_cores >= CORES_FULL * settings.cores
-    if settings.device == "cpu" and not is_full:
+    if settings.device == "cpu" and not _no_more_to_have(window, settings):
         option, value = "policy_workers_per_policy", str(2 * settings.policy_workers_per_policy)
         more = f" or a smaller network (--hidden_size={max(1, settings.hidden_size // 2)})"
     else:
@@ -277,6 +278,15 @@ def _balanced(window: Window, settings: Settings) -> Finding:
         f"and {window.run_cores:.1f} of {_cores(settings.cores)} are busy"
     )
     return Finding(BALANCED, said, numbers)
+
+
+def _all_are_busy(window: Window, settings: Settings) -> bool:
+    return window.run_cores + window.other_cores >= CORES_FULL * settings.shared_cores
+
+
+def _no_more_to_have(window: Window, settings: Settings) -> bool:
+    """All cores are busy, or all that a container's quota leaves."""
+    return _all_are_busy(window, settings) or window.run_cores >= CORES_FULL * settings.cores
 
 
 def _cores(number: int) -> str:

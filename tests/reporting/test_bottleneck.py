@@ -22,6 +22,7 @@ SETTINGS = Settings(
     batch_size=1024,
     device="cpu",
     cores=2,
+    shared_cores=2,
 )
 KINDS = {"ACTOR": slice(0, 2), "POLICY": slice(2, 3), "LEARNER": slice(3, 4)}
 ACTORS = {0: "actor-00", 1: "actor-01"}
@@ -95,6 +96,13 @@ def test_neighbours_are_not_blamed_while_a_core_is_idle(kind):
     assert found is not None and found.kind != bottleneck.NEIGHBOURS
 
 
+def test_in_a_container_with_a_quota_neighbours_on_other_cores_are_not_blamed():
+    quota = SETTINGS._replace(shared_cores=16)
+    busy, kept_off = (find(BUSY_ENVIRONMENTS._replace(other_cores=others), quota) for others in (10.0, 14.0))
+    assert busy is not None and (busy.kind, busy.option) == (bottleneck.ENVIRONMENTS, "")  # its own quota is used up
+    assert kept_off is not None and kept_off.kind == bottleneck.NEIGHBOURS
+
+
 def test_neighbours_are_not_blamed_by_a_run_that_sleeps():
     found = find(SLEEPING._replace(other_cores=1.8), SETTINGS)
     assert found is not None and (found.kind, found.option) == (bottleneck.ENVIRONMENTS, "env_backend")
@@ -105,7 +113,7 @@ def test_neighbours_are_not_blamed_by_a_run_that_sleeps():
     [
         (BUSY_ENVIRONMENTS, {}, "", ""),
         (BUSY_ENVIRONMENTS, {"env_frameskip": 4}, "env_frameskip", "8"),
-        (BUSY_ENVIRONMENTS, {"cores": 16}, "num_workers", "16"),
+        (BUSY_ENVIRONMENTS, {"cores": 16, "shared_cores": 16}, "num_workers", "16"),
         (SLEEPING, {}, "env_backend", "subproc"),
         (SLEEPING, {"env_backend": "subproc"}, "num_workers", "4"),
         (SLEEPING, {"num_envs_per_worker": 1}, "num_workers", "4"),

@@ -17,7 +17,7 @@ from appo.algorithms.reporting.timing import StageTimes
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.roster import ACTOR, KINDS
-from appo.utils.processes import core_count
+from appo.utils.processes import core_count, usable_cores
 
 LOOK_EVERY_S = 5.0
 # After the first optimizer step: caches fill and the first batches are computed slower than all others.
@@ -119,4 +119,5 @@ def settings_of(config: TrainConfig) -> Settings:
         learning.batch_size,
         torch_device(config.run.device),
         core_count(),
+        len(usable_cores()),
     )
