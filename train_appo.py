@@ -55,9 +55,9 @@ def main(argv: list[str]) -> int:
 def _tuned_words(argv: list[str], resolved: ResolvedConfig, stop: StopSignals) -> list[str]:
     """What --autotune adds to the command line."""
     from appo.algorithms.run.autotune import tuned_words
-    from appo.algorithms.sampling.config import available_cores
+    from appo.utils.processes import core_count
 
-    return tuned_words(argv[1:], resolved, available_cores(), lambda: stop.received is not None)
+    return tuned_words(argv[1:], resolved, core_count(), lambda: stop.received is not None)
 
 
 def command() -> int:

@@ -29,13 +29,14 @@ from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.population.config import PopulationConfig
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
-from appo.algorithms.sampling.config import RANDOM, SamplingConfig, available_cores
+from appo.algorithms.sampling.config import RANDOM, SamplingConfig
 from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
 from appo.algorithms.workers.config import WorkersConfig
 from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
 from appo.envs.config import EnvConfig
 from appo.utils import cli
 from appo.utils.options import ConfigError, to_text
+from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
@@ -415,7 +416,7 @@ def _settle(values: dict[str, Any]) -> list[str]:
     """Choose, in place, what a default of -1 leaves open; the names of what was chosen."""
     chosen: dict[str, int] = {}
     if values["num_workers"] == -1:
-        chosen["num_workers"] = available_cores()
+        chosen["num_workers"] = core_count()
     if values["seed"] == -1:
         chosen["seed"] = secrets.randbelow(2**31)  # short enough to type
     values.update(chosen)

@@ -30,7 +30,7 @@ from appo.algorithms.config import resolve
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.utils.options import ConfigError
-from appo.utils.processes import usable_cores
+from appo.utils.processes import core_count
 from benchmarks.measuring import POLL_S, MeasurementError, last_line, parser_of, refuse_output, show, started, tell
 from benchmarks.speed import roofline
 
@@ -113,7 +113,7 @@ def measure_speed(task: str, device: str, seconds: float, term_seconds: float) -
 
 def machine(device: str) -> dict[str, Any]:
     """What everything was measured on."""
-    found: dict[str, Any] = {"device": device, "cores": len(usable_cores()), "torch": torch.__version__}
+    found: dict[str, Any] = {"device": device, "cores": core_count(), "torch": torch.__version__}
     if device != "cpu":
         properties = torch.cuda.get_device_properties(torch.device(device))
         found |= {"gpu": properties.name, "gpu_mb": properties.total_memory // 2**20, "cuda": torch.version.cuda}

@@ -12,11 +12,14 @@ import json
 import logging
 import math
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from appo.utils.options import ConfigError
 
 TEMPORARY_SUFFIX = ".tmp"
 _PIECE_BYTES = 2**20  # that a file is copied in
@@ -97,6 +100,27 @@ def anonymous_file(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def allow_large_files() -> None:
+    """Raise the limit of a file's size as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def require_file_size(num_bytes: int) -> None:
+    """Refuse a run whose files may not become as large as they have to; shared memory is a file, to the system.
+
+    Raises:
+        ConfigError: with both numbers and what to do.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if allowed != resource.RLIM_INFINITY and num_bytes > allowed:
+        raise ConfigError(
+            f"this run needs files of about {num_bytes / 1e6:.0f} MB and may write {allowed / 1e6:.1f} MB into one; "
+            "raise the limit, for example with ulimit -f unlimited"
+        )
 
 
 def keep_small(path: Path, most_bytes: int) -> None:

@@ -9,13 +9,14 @@ import contextlib
 import ctypes
 import io
 import logging
+import math
 import mmap
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +24,6 @@ from typing import Any
 import psutil
 
 from appo.utils import guardian
-from appo.utils.options import ConfigError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -143,6 +143,14 @@ def usable_cores(pid: int = 0) -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def core_count(root: Path = Path("/")) -> int:
+    """How many cores this process can keep busy: those that it may use, or the CPU quota of its container, rounded up.
+
+    `root`: where the system's folders `proc` and `sys` are.
+    """
+    return max(1, min([len(usable_cores()), *map(math.ceil, _cpu_quotas(root))]))
+
+
 def available_memory() -> int:
     """Bytes that this process and its children can still take: of the machine, or of the container it runs in."""
     available = int(psutil.virtual_memory().available)
@@ -155,27 +163,6 @@ def allow_many_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def allow_large_files() -> None:
-    """Raise the limit of a file's size as far as this user may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-
-
-def require_file_size(num_bytes: int) -> None:
-    """Refuse a run whose files may not become as large as they have to; shared memory is a file, to the system.
-
-    Raises:
-        ConfigError: with both numbers and what to do.
-    """
-    allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if allowed != resource.RLIM_INFINITY and num_bytes > allowed:
-        raise ConfigError(
-            f"this run needs files of about {num_bytes / 1e6:.0f} MB and may write {allowed / 1e6:.1f} MB into one; "
-            "raise the limit, for example with ulimit -f unlimited"
-        )
 
 
 def lower_priority(niceness: int) -> None:
@@ -349,11 +336,34 @@ def _status(pid: int) -> str:
         return ""
 
 
-def _read_number(path: Path) -> int | None:
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Cores' worth of time that each control group may use which this process is in, up to the top of what is mounted.
+
+    In a container that top is its own group, while the process's place may be told as the host sees it.
+    """
+    for line in _text_of(root / "proc/self/cgroup").splitlines():
+        _, controllers, place = line.split(":", 2)
+        mounts = ["cpu", "cpu,cpuacct"] if "cpu" in controllers.split(",") else [] if controllers else [".", "unified"]
+        names = [name for name in place.split("/") if name not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(names) + 1):
+                group = root.joinpath("sys/fs/cgroup", mount, *names[:depth])
+                # Version 2 has one file, version 1 one for each number; "max" and -1 are no limit.
+                told = _text_of(group / "cpu.max").split()
+                told = told or [_text_of(group / f"cpu.cfs_{of}_us").strip() for of in ("quota", "period")]
+                if all(number.isdigit() and int(number) for number in told):
+                    yield int(told[0]) / int(told[1])
+
+
+def _text_of(path: Path) -> str:
     try:
-        text = path.read_text().strip()
+        return path.read_text()
     except OSError:
-        return None
+        return ""
+
+
+def _read_number(path: Path) -> int | None:
+    text = _text_of(path).strip()
     return int(text) if text.isdigit() else None
 
 

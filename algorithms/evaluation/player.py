@@ -27,7 +27,7 @@ from appo.algorithms.evaluation.win_table import WinTable, show_wins
 from appo.algorithms.evaluation.window import NoWindowError, Window
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
-from appo.algorithms.sampling.config import SamplingConfig, available_cores
+from appo.algorithms.sampling.config import SamplingConfig
 from appo.envs.api import BatchEnv, EnvContext, EnvError
 from appo.envs.faults import Restarts
 from appo.envs.registry import ResolvedEnv, make_batch_env
@@ -35,6 +35,7 @@ from appo.envs.vector.make import make_vec_env, vec_env_of
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
+from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
 
 _EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
@@ -262,7 +263,7 @@ def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecE
     workers = job.options.eval_num_workers
     if wanted < 0 or workers == 0:
         return make_vec_env(job.env, number, seed=seed, options=job.family_options)
-    workers = min(number, available_cores() if workers < 0 else workers)
+    workers = min(number, core_count() if workers < 0 else workers)
     processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": Restarts("restart")}
     return make_vec_env(job.env, number, seed=seed, options=job.family_options, **processes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.timing import TimingNode
 
 
@@ -40,4 +41,5 @@ class RunSnapshot(NamedTuple):
     blocks: dict[str, int]  # state -> how many blocks are in it
     policies: tuple[PolicySnapshot, ...]
     points: tuple[Point, ...] = ()  # once per `--experiment_summaries_interval` or, at first, more often; else empty
+    bottleneck: Finding | None = None  # what has limited the speed since this start; None: it is too early to tell
     timing: tuple[TimingNode, ...] = ()  # together with points: where time has gone since this start

@@ -19,6 +19,7 @@ from appo.algorithms.messages import (
     Report,
     TrainingReport,
 )
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RATE_WINDOWS_S, RateMeter
@@ -65,6 +66,7 @@ class Statistics:
         self.step_rates = [RateMeter() for _ in range(policies)]
         self.count_blocks: Callable[[], dict[str, int]] = dict  # how many blocks are in each state
         self.tags_of_controllers: Callable[[int], dict[str, float]] = lambda policy: {}  # of one policy
+        self.bottleneck: Finding | None = None  # as the controller has found it
         self._kinds = kinds
         self._base_frames = [0] * policies
         self._base_seconds = 0.0
@@ -219,6 +221,7 @@ class Statistics:
             blocks=self.count_blocks(),
             policies=tuple(self._of_policy(policy) for policy in range(len(self.episodes))),
             points=points,
+            bottleneck=self.bottleneck,
             timing=self._timing() if points else (),
         )
 

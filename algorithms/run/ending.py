@@ -42,6 +42,8 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
     seconds = max(last.train_seconds, 1e-9)
     duration = timedelta(seconds=round(seconds))
     yield f"{last.env_frames:,} env frames in {duration}, {last.env_frames / seconds:,.0f} per second"
+    if last.bottleneck is not None:
+        yield f"bottleneck: {last.bottleneck.said}"
 
 
 def _commands(config: TrainConfig, last: RunSnapshot, reason: str, program: str) -> Iterator[str]:

@@ -34,9 +34,10 @@ from appo.envs.option_wrappers import layers_of
 from appo.envs.preflight import Checked, check_environment
 from appo.envs.registry import probe, resolve
 from appo.envs.specs import in_words
+from appo.utils.files import require_file_size
 from appo.utils.logs import log_to_terminal_and_file
 from appo.utils.options import ConfigError, to_text
-from appo.utils.processes import require_file_size, set_title
+from appo.utils.processes import set_title
 from appo.utils.signals import StopSignals
 
 EXIT_FAILED = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,11 @@ RANDOM = "random"  # the scripted player that every environment has
 class SamplingConfig:
     """How environments are spread over actor workers and stepped."""
 
-    num_workers: int = option(-1, "Actor workers, processes that step environments. -1: one per CPU core", minimum=-1)
+    num_workers: int = option(
+        -1,
+        "Actor workers, processes that step environments. -1: one per CPU core, as far as a container may use them",
+        minimum=-1,
+    )
     policy: str = option(
         "learned",
         "Who plays. random: with --sampler_only, actions are drawn in the actor workers and there are no policy "
@@ -259,8 +262,3 @@ class SamplingConfig:
                 f"env_procs_per_worker={procs} should be a multiple of worker_num_splits={splits}, at most "
                 f"num_envs_per_worker={envs}; nearest: {nearest}"
             )
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use, which containers and `taskset` make fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

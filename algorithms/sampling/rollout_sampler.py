@@ -32,6 +32,7 @@ from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.step_batch import KIND_STEP, StepBatch
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
+from appo.utils.processes import core_count
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SamplerRecipe:
 
     env: Any  # see `make_vec_env`
     num_envs: int | None = None
-    num_workers: int | None = None  # processes; None: one per physical core; 0: this one
+    num_workers: int | None = None  # processes; None: one per physical core, as far as it may be used; 0: this one
     seed: int = 0
     max_episode_length: int | None = None  # steps, after which an episode is cut
     max_policy_lag: int | None = None  # versions by which a step may be behind; None: any
@@ -63,7 +64,8 @@ class SamplerRecipe:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or value < least):
                 raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
-        workers = (psutil.cpu_count(logical=False) or 1) if self.num_workers is None else self.num_workers
+        most = min(core_count(), psutil.cpu_count(logical=False) or 1)
+        workers = most if self.num_workers is None else self.num_workers
         number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
         processes: dict[str, Any] = {"backend": "serial"}
         if workers:

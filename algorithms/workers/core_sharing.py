@@ -26,7 +26,7 @@ from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.workers.jobs import RunPlan
 from appo.algorithms.workers.placement import Placement, place_actor, place_torch_worker
 from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER, Roster, WorkerId
-from appo.utils.processes import move_to_cores, usable_cores
+from appo.utils.processes import core_count, move_to_cores, usable_cores
 
 LOOK_EVERY_S = 5.0
 _BUSY, _STARVED = 0.1, 0.25  # share of its time that a learner waits for batches: below, above
@@ -36,7 +36,7 @@ _OF_LEARNERS = [timer for timer in Timer if timer.name.startswith("LEARNER") and
 
 def policies_per_worker(num_policies: int, workers_per_policy: int, device: str) -> int:
     """Policies per policy worker, so that those which compute on the CPU do not outnumber its cores."""
-    cores = max(1, len(usable_cores()) // workers_per_policy)
+    cores = max(1, core_count() // workers_per_policy)
     return math.ceil(num_policies / cores) if device == "cpu" else 1
 
 
@@ -66,7 +66,7 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
 def dedicated_cores(place: Placement, count: int) -> list[Placement]:
     """Cores of their own for `count` torch workers, one for each thread; none where that leaves none to others."""
     cores, each = usable_cores(), place.threads
-    if count * each >= len(cores):
+    if count * each >= core_count():
         return [place] * count
     return [place._replace(cores=tuple(cores[each * i : each * (i + 1)])) for i in range(count)]
 
@@ -74,7 +74,7 @@ def dedicated_cores(place: Placement, count: int) -> list[Placement]:
 def shared_cores(threads: int) -> tuple[int, ...]:
     """What a learner of so many threads leaves to all others, where that is known to be best; else nothing."""
     cores = usable_cores()
-    return tuple(cores[1:]) if threads == 1 and len(cores) == 2 else ()
+    return tuple(cores[1:]) if threads == 1 and len(cores) == core_count() == 2 else ()
 
 
 class CoreSharing:

@@ -26,8 +26,8 @@ from appo.algorithms.specs import action_spec, observed
 from appo.algorithms.workers import checkpoint_fit
 from appo.algorithms.workers.jobs import ModelJob
 from appo.envs.api import ObservationLeaf
+from appo.utils.files import require_file_size
 from appo.utils.options import ConfigError
-from appo.utils.processes import require_file_size
 
 _ROWS, _STEPS = 2, 2
 _BYTES = 4

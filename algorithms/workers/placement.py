@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from appo.utils.processes import usable_cores
+from appo.utils.processes import core_count, usable_cores
 
 
 class Placement(NamedTuple):
@@ -34,5 +34,5 @@ def place_actor(
 
 def place_torch_worker(threads: int, sharing: int, niceness: int) -> Placement:
     """`threads` threads, or a fair share of the cores when that is 0; `sharing` workers compute at the same time."""
-    chosen = threads or max(1, min(8, len(usable_cores()) // (2 * max(1, sharing))))
+    chosen = threads or max(1, min(8, core_count() // (2 * max(1, sharing))))
     return Placement((), chosen, niceness)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from appo.algorithms.workers.torch_server import TorchServer, end_forkserver, kill_and_wait
 from appo.envs.api import UnsupportedSpaceError
 from appo.utils import guardian, processes
-from appo.utils.files import cut_text
+from appo.utils.files import allow_large_files, cut_text
 from appo.utils.options import ConfigError
 from appo.utils.signals import leave_to_main_process, withheld_from_new_processes
 
@@ -86,7 +86,7 @@ class ProcessLauncher:
         this_process._config["tempdir"] = self._sockets
         processes.adopt_orphans()
         processes.allow_many_descriptors()
-        processes.allow_large_files()
+        allow_large_files()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self._torch_server = TorchServer()

@@ -35,8 +35,8 @@ from appo.algorithms.run.autotune import (
     where_to_begin,
 )
 from appo.algorithms.run.session import profile_environment
-from appo.algorithms.sampling.config import available_cores
 from appo.utils.options import ConfigError
+from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
 
 ENOUGH_OF_BEST, ENOUGH_OF_FIRST = 0.9, 0.96
@@ -79,7 +79,7 @@ def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
 
 def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: float) -> Found:
     """Search, walk the grid, and measure what matters again."""
-    first, limits = where_to_begin(config, available_cores())
+    first, limits = where_to_begin(config, core_count())
     longest_s, began = 0.0, time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
 

@@ -33,7 +33,7 @@ from appo.envs.api import EnvSpec
 from appo.envs.option_wrappers import env_of
 from appo.envs.preflight import check_environment
 from appo.utils.options import ConfigError
-from appo.utils.processes import usable_cores
+from appo.utils.processes import core_count
 from benchmarks.measuring import ROOT, Measurement, MeasurementError, measure, parser_of, show
 from benchmarks.ours import kind_of_ours, our_run
 from benchmarks.speed import terms
@@ -126,7 +126,7 @@ def measure_terms(launcher: ProcessLauncher, config: TrainConfig, spec: EnvSpec,
         collate_s=learner.collate_s,
         hand_over_s=alone(terms.hand_over, 0.2 * seconds),
         frames_per_step=env.frames,
-        cores=len(usable_cores()),
+        cores=core_count(),
         is_on_gpu=torch_device(config.run.device) != "cpu",
     )
 

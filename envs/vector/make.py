@@ -17,7 +17,7 @@ from appo.envs.vector.env_processes import MOST_IN_A_ROW, EnvProcesses, ProcessS
 from appo.envs.vector.local_envs import LocalEnvs
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
-from appo.utils.processes import usable_cores
+from appo.utils.processes import core_count
 
 
 def make_vec_env(
@@ -84,7 +84,7 @@ def make_vec_env(
         child_faults = ChildFaults(MOST_IN_A_ROW, drops_bad_data=True, restarts=restarts)
     workers = 0
     if backend == "subproc":
-        workers = min(number, len(usable_cores())) if num_workers is None else num_workers
+        workers = min(number, core_count()) if num_workers is None else num_workers
     contexts = [
         EnvContext(vector_index=index, env_id=first_env + index, num_envs=number, seed=seed) for index in range(number)
     ]

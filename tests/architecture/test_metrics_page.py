@@ -8,6 +8,7 @@ from appo.algorithms.learning.learner import Learner
 from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, EvaluationFinished, TrainingReport
 from appo.algorithms.population.opponents import PastSelf, RecentScore
 from appo.algorithms.population.ratings import WinMatrix
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.sinks.status import as_json
 from appo.algorithms.reporting.statistics import evaluation_tags
 from appo.algorithms.run.controllers.population import Member, Population
@@ -94,7 +95,9 @@ def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_repor
 
 
 def test_every_key_of_the_status_is_on_the_page():
-    numbers = as_json(statistics().snapshot())
-    keys = {*numbers, *numbers["policies"][0], "state", "reason", "best"}
+    of_a_run = statistics()
+    of_a_run.bottleneck = Finding("balanced", "balanced", {})
+    numbers = as_json(of_a_run.snapshot())
+    keys = {*numbers, *numbers["policies"][0], *numbers["bottleneck"], "state", "reason", "best"}
     keys |= {"policy", "time", "train_seconds", "env_frames"}
     assert keys == {key for key in documented() if "/" not in key}

@@ -16,8 +16,8 @@ from appo.algorithms.config import (
     to_json,
     with_values,
 )
-from appo.algorithms.sampling.config import available_cores
 from appo.utils.options import ConfigError
+from appo.utils.processes import core_count
 
 
 def change(folder, **options):
@@ -52,7 +52,7 @@ def test_every_set_option_has_the_layer_that_set_it_last(start, save_config):
 
 def test_what_a_default_leaves_open_is_chosen_and_recorded(start, save_config):
     first = start()
-    assert first.config.sampling.num_workers == available_cores()
+    assert first.config.sampling.num_workers == core_count()
     assert first.config.run.seed >= 0
     assert first.config.run.seed != start().config.run.seed
     assert {first.origins["num_workers"], first.origins["seed"]} == {CHOSEN}

@@ -4,6 +4,7 @@ import pytest
 
 from appo.algorithms.checkpoints import save
 from appo.algorithms.config import resolve
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.algorithms.run import ending
 
@@ -50,6 +51,13 @@ def test_the_command_to_train_on_sets_what_has_ended_the_run(tmp_path, reason, w
     assert start + words in lines
     again = resolve(next(line for line in lines if line.startswith("train on:")).split()[4:])
     assert again.config.run.experiment == "x"
+
+
+def test_what_limited_the_speed_is_told_where_it_is_known(tmp_path):
+    last = snapshot(1.0)
+    assert not [line for line in told(tmp_path, last) if line.startswith("bottleneck")]
+    found = Finding("learner", "the learner works 99% of its time", {})
+    assert told(tmp_path, last._replace(bottleneck=found))[2] == "bottleneck: the learner works 99% of its time"
 
 
 def test_an_installed_program_is_called_by_its_name(tmp_path):

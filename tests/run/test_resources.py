@@ -142,7 +142,7 @@ def test_every_process_has_a_place_and_a_name_of_its_own_learners_first(all_spec
 def test_policy_workers_serve_so_many_policies_that_they_are_no_more_than_the_cores(
     tmp_path, monkeypatch, policies, workers_each, cores, device, together, served
 ):
-    monkeypatch.setattr("appo.algorithms.workers.core_sharing.usable_cores", lambda: list(range(cores)))
+    monkeypatch.setattr("appo.algorithms.workers.core_sharing.core_count", lambda: cores)
     options = [f"--num_policies={policies}", f"--policies_per_policy_worker={together}"]
     options += [f"--policy_workers_per_policy={workers_each}"]
     config = with_pooled_policies(config_of(tmp_path, *options), device)
@@ -194,6 +194,7 @@ def test_actors_are_kept_on_one_core_where_they_work_in_turns_with_engines(tmp_p
 def test_policy_workers_stay_off_the_cores_of_engines_where_nothing_is_learned(tmp_path, monkeypatch, env, is_apart):
     for module in (placement, core_sharing):
         monkeypatch.setattr(module, "usable_cores", lambda: [0, 1])
+        monkeypatch.setattr(module, "core_count", lambda: 2)
     options = [f"--train_dir={tmp_path}", "--num_workers=2", "--experiment=first", "--sampler_only=True"]
     resolved = resolve([f"--env={env}", *options])
     workers = specs_of(resolved.config)
@@ -217,6 +218,7 @@ def test_policy_workers_stay_off_the_cores_of_engines_where_nothing_is_learned(t
 def test_actors_with_engines_may_share_a_core_beside_the_learner_of_two(tmp_path, monkeypatch, env, options, shared):
     for module in (placement, core_sharing):
         monkeypatch.setattr(module, "usable_cores", lambda: [0, 1])
+        monkeypatch.setattr(module, "core_count", lambda: 2)
     base = [f"--env={env}", f"--train_dir={tmp_path}", "--num_workers=2", "--experiment=first"]
     resolved = resolve([*base, "--rollout=32", "--batch_size=64", *options])
     workers = specs_of(resolved.config)

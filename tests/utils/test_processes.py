@@ -144,6 +144,52 @@ def test_a_process_is_pinned_to_its_cores(start):
     assert everywhere == [str(core) for core in cores]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a system that can be told who runs where")
+def test_cores_that_this_process_may_not_use_do_not_count():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert processes.core_count() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def quota_of_version_1(group, quota):
+    return {f"{group}/cpu.cfs_quota_us": quota, f"{group}/cpu.cfs_period_us": "100000\n"}
+
+
+V2, V1 = "0::/pods/mine\n", "4:memory:/other\n3:cpu,cpuacct:/pods/mine\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "count"),
+    [
+        ("", {}, 16),
+        (V2, {"pods/mine/cpu.max": "200000 100000"}, 2),
+        (V2, {"pods/mine/cpu.max": "max 100000"}, 16),
+        (V2, {"pods/mine/cpu.max": "250000 100000"}, 3),
+        (V2, {"pods/mine/cpu.max": "5000 100000"}, 1),
+        (V2, {"pods/mine/cpu.max": "6400000 100000"}, 16),
+        (V2, {"pods/mine/cpu.max": "max 100000", "pods/cpu.max": "400000 100000"}, 4),
+        (V2, {"pods/mine/cpu.max": "200000 50000", "pods/cpu.max": "800000 100000"}, 4),
+        (V2, {"cpu.max": "200000 100000"}, 2),  # of a container that sees only its own group
+        ("0::/../../mine\n", {"cpu.max": "200000 100000"}, 2),
+        (V2, {"unified/pods/mine/cpu.max": "200000 100000"}, 2),
+        (V2, {"pods/other/cpu.max": "100000 100000"}, 16),
+        (V1, quota_of_version_1("cpu,cpuacct/pods/mine", "200000"), 2),
+        (V1, quota_of_version_1("cpu", "150000\n"), 2),
+        (V1, quota_of_version_1("cpu/pods/mine", "-1"), 16),
+        (V1, quota_of_version_1("memory/other", "100000"), 16),
+    ],
+)  # fmt: skip
+def test_cores_are_no_more_than_the_quota_of_the_container_rounded_up(tmp_path, monkeypatch, groups, files, count):
+    monkeypatch.setattr(processes, "usable_cores", lambda: list(range(16)))
+    for name, content in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{n}": c for n, c in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert processes.core_count(tmp_path) == count
+
+
 def test_niceness_is_added(start):
     assert start("processes.lower_priority(4); print(os.nice(0), flush=True)")[1] == [str(os.nice(0) + 4)]
     assert start("processes.lower_priority(0); print(os.nice(0), flush=True)")[1] == [str(os.nice(0))]

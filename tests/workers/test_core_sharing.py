@@ -14,6 +14,7 @@ def cores(monkeypatch):
     def have(*numbers):
         for module in (placement, core_sharing):
             monkeypatch.setattr(module, "usable_cores", lambda: list(numbers))
+            monkeypatch.setattr(module, "core_count", lambda: len(numbers))
 
     return have
 

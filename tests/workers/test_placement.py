@@ -10,6 +10,7 @@ from appo.algorithms.workers.placement import Placement, place_actor, place_torc
 def cores(monkeypatch):
     def have(*numbers):
         monkeypatch.setattr(placement, "usable_cores", lambda: list(numbers))
+        monkeypatch.setattr(placement, "core_count", lambda: len(numbers))
 
     return have
 

@@ -1,7 +1,6 @@
 """The memory of queues: not in /dev/shm, there from the start, given back with the queue."""
 
 import gc
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,19 +9,9 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.workers.queue_memory import make_queues
-from tests.memory.memory_cases import open_descriptors
+from tests.memory.memory_cases import open_descriptors, private_mounts
 
 MAPPINGS = Path("/proc/self/maps")
-PRIVATE_MOUNTS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
-
-
-def private_mounts():
-    """How this user starts a program that may mount what only it sees; None: not at all."""
-    for command in PRIVATE_MOUNTS if shutil.which("unshare") else ():
-        mount = [*command, "sh", "-c", "mount -t tmpfs -o size=64k none /dev/shm"]
-        if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
-            return command
-    return None
 
 
 def python(code):

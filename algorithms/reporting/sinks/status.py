@@ -40,6 +40,7 @@ def as_json(snapshot: RunSnapshot) -> dict[str, Any]:
     numbers = snapshot._asdict()
     del numbers["points"], numbers["timing"]
     numbers["fps"] = {str(window_s): rate for window_s, rate in snapshot.fps.items()}
+    numbers["bottleneck"] = snapshot.bottleneck._asdict() if snapshot.bottleneck else None
     return numbers | {"policies": [policy._asdict() for policy in snapshot.policies]}
 
 

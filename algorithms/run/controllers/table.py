@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from appo.algorithms.run.controllers.bottlenecks import Bottlenecks
 from appo.algorithms.run.controllers.callbacks import Callbacks
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.population import Population
@@ -19,4 +20,5 @@ CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (
     SelfPlay,
     Stopping,
     Callbacks,
+    Bottlenecks,
 )
