@@ -187,6 +187,24 @@ def test_undeclared_masks_are_found_without_spending_an_episode():
     assert env.seeds == [first_seed(EnvContext(seed=3))]
 
 
+def test_a_mask_method_behind_wrappers_is_looked_up_once_and_asked_after_each_reset_and_step():
+    class Asked(Scripted):
+        looked_up = 0
+
+        @property
+        def action_masks(self):
+            type(self).looked_up += 1
+            return lambda: [self.time != choice for choice in range(3)]
+
+    env = Asked(CONTINUES, CONTINUES, TERMINATES)
+    batch = batch_of(gymnasium.wrappers.TimeLimit(env, 100))
+    assert [leaf.name for leaf in batch.spec.observations] == ["obs", "action_mask"]
+    looked_up = Asked.looked_up
+    steps = after_steps(batch, 3)
+    assert history(steps, "action_mask") == [[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]]
+    assert env.looked_up == looked_up, "no attribute is searched for while stepping"
+
+
 def test_only_the_first_reset_is_seeded_and_only_by_seed_id_and_attempt():
     env = Scripted(TERMINATES)
     batch = batch_of(env, seed=5)
