@@ -13,6 +13,7 @@ import numpy as np
 from appo.envs.adapters import scripted_action
 from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
 from appo.envs.contract import OLD_GYM, checked_reset, flag, flags, outline
+from appo.envs.observation_watch import ObservationWatch
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe
 from appo.envs.specs import mask_method, script_names
 from appo.envs.wrappers import find_ability
@@ -40,6 +41,7 @@ class RawEnvCaller:
     def __init__(self, env: Any, observation_space: Any, action_space: Any) -> None:
         self.env = env
         self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
+        self.watch = ObservationWatch(observation_space)
         self.views = self.layout.views(
             {leaf.name: np.zeros((self.num_rows, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves}
         )

@@ -85,10 +85,10 @@ class RunConfig:
         -1, "Where all randomness starts. -1: drawn anew, and recorded in config.json", minimum=-1, maximum=2**32 - 1
     )
     train_for_env_steps: int = option(
-        10_000_000_000, "End after this many environment frames, over all resumes", minimum=0
+        10_000_000_000, "End after this many environment frames, over all resumes", minimum=1
     )
     train_for_seconds: float = option(
-        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.0, may_be_infinite=True
+        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.001, may_be_infinite=True
     )
     stop_when: str = option(
         "",
