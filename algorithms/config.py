@@ -40,6 +40,7 @@ from appo.utils.options import ConfigError, to_text
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+NOT_RESTORED = (*LOCATION, "debug")
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
@@ -259,8 +260,9 @@ def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
     """A table of every option that was fitted or differs from its declared default, and of the layer that set it."""
-    from rich.console import Console
     from rich.table import Table
+
+    from appo.utils.logs import terminal
 
     table = Table(title=f"{resolved.config.env.env}: options other than their defaults")
     table.add_column("option", no_wrap=True)
@@ -275,7 +277,7 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
         origin = resolved.origins.get(name, "")
         if value != options[name].default or origin.startswith(FITTED):
             table.add_row(name, to_text(value), origin)
-    (console or Console()).print(table)
+    (console or terminal()).print(table)
 
 
 def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
@@ -407,7 +409,7 @@ def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str)
         checked = cli.check_layer(kept, options, CONFIG_FILE)
     except ConfigError as error:
         raise ConfigError(f"{error}; {REPAIR}") from error
-    return {name: value for name, value in checked.items() if name not in LOCATION}
+    return {name: value for name, value in checked.items() if name not in NOT_RESTORED}
 
 
 def _settle(values: dict[str, Any]) -> list[str]:

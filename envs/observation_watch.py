@@ -1,4 +1,4 @@
-"""What is allowed of observations but seldom meant: numbers outside of their bounds, and images that no convolution reads.
+"""What is allowed of observations but seldom meant: numbers outside of their bounds, images that no convolution reads.
 
 The check before the start asks; each thing is told once, as a warning.
 """

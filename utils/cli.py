@@ -8,12 +8,10 @@ whether it comes from the command line, from a file or from a program.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import importlib
 import math
-import sys
+import traceback
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -155,20 +153,6 @@ def require_working_directory() -> None:
         raise ConfigError("the working directory does not exist any more; cd to one that does") from None
 
 
-def import_own(name: str, folder: Path | None = None) -> types.ModuleType:
-    """A module that a user names, which may be a file of a folder. Raises whatever the module raises, SystemExit too.
-
-    Args:
-        name: of the module.
-        folder: that it is looked for in first; None: the working directory.
-    """
-    where = str(Path.cwd() if folder is None else folder)
-    if where not in sys.path:
-        sys.path.insert(0, where)
-    with contextlib.chdir(Path.cwd()):  # a module that changes directory must not move what is relative to ours
-        return importlib.import_module(name)
-
-
 def typed_flag(argv: Sequence[str], name: str) -> bool:
     """Whether a flag that is on or off is typed, and on."""
     value = typed_word(argv, name)
@@ -179,6 +163,15 @@ def typed_flag(argv: Sequence[str], name: str) -> bool:
 def asks_for_help(argv: Sequence[str]) -> bool:
     """`--help`, or the help of one group."""
     return any(word in ("-h", "--help") or word.startswith("--help=") for word in argv)
+
+
+def refuse(program: str, argv: Sequence[str], error: BaseException) -> None:
+    """Say in one line why a command line is refused; with --debug, after the traceback."""
+    from appo.utils.logs import say_error
+
+    if typed_flag(argv, "debug"):
+        traceback.print_exception(error)
+    say_error(program, str(error))
 
 
 def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:

@@ -132,6 +132,11 @@ class RunConfig:
         "folder that goes away; print frames per second, memory and where the time went, and save that as "
         "benchmark_<env>.json in --train_dir",
     )
+    debug: bool = option(
+        False,
+        "Print the whole traceback of what fails, also before the start, instead of one line with its file and line; "
+        "what fails in a run is in log/ as well",
+    )
     autotune: bool = option(
         False,
         "Before the run, try numbers of workers, environments and splits for at most a minute, and take those that "

@@ -104,4 +104,4 @@ def test_a_run_that_does_not_train_is_told_with_its_last_line(tmp_path):
     command = [sys.executable, str(ROOT / "train_appo.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
     assert done.returncode == 1 and not list(tmp_path.iterdir())
-    assert "benchmark: nothing was measured; the run said last: train_appo.py: this run needs about" in done.stdout
+    assert "nothing was measured; the run said last: train_appo.py: error: this run needs about" in done.stdout

@@ -21,7 +21,7 @@ from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.envs.faults import FAILURES
-from appo.utils.cli import import_own
+from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def load_callback(name: str) -> type[Any]:
     try:
         found: type[Any] = getattr(import_own(module), attribute)
     except FAILURES as error:  # a module of the user's own raises whatever it likes
-        raise ConfigError(f"callback={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"callback={name!r} cannot be imported: {told(error)}") from error
     if not callable(found):
         raise ConfigError(f"callback={name!r} is no class")
     return found
@@ -53,12 +53,13 @@ class Callbacks(Controller):
     def __init__(self, context: ControllerContext) -> None:
         """Makes it, and tells of the start."""
         self._reason = ""
+        self._trace_level = logging.INFO if context.config.run.debug else logging.DEBUG
         self._callback: Any = None
         if context.config.run.callback:
             try:
                 self._callback = load_callback(context.config.run.callback)()
-            except FAILURES:
-                self._give_up("its constructor")
+            except FAILURES as error:
+                self._give_up("its constructor", error)
             self._call("on_start", context.options(), context.config.run.folder)
 
     def note(self, report: Report) -> None:
@@ -87,10 +88,11 @@ class Callbacks(Controller):
             return None
         try:
             return method(*arguments)
-        except FAILURES:
-            self._give_up(name)
+        except FAILURES as error:
+            self._give_up(name, error)
             return None
 
-    def _give_up(self, where: str) -> None:
-        log.warning("the callback raised in %s and is called no more:\n%s", where, traceback.format_exc().rstrip())
+    def _give_up(self, where: str, error: BaseException) -> None:
+        log.warning("the callback raised in %s and is called no more: %s", where, told(error))
+        log.log(self._trace_level, "%s", traceback.format_exc().rstrip())
         self._callback = None
