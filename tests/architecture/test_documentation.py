@@ -142,6 +142,15 @@ def test_every_option_that_a_page_names_exists(page):
     assert not named - known_options() - BENCHMARK_FLAGS
 
 
+def test_every_number_of_the_readmes_first_table_is_a_result_of_the_benchmarks():
+    results = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [line for line in README.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    cells = [cell for row in rows for cell in row.split("|")[2:4] if "not measured" not in cell]
+    numbers = {number for cell in cells for number in re.findall(r"\d[\d.]*", cell)}
+    assert len(rows) == 4 and len(numbers) > 15
+    assert not [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", results)]
+
+
 def test_the_readme_links_to_the_section_of_every_group_of_options():
     groups = re.findall(r"^## (\w+)$", reference(), flags=re.MULTILINE)
     assert len(groups) >= 7
