@@ -30,7 +30,8 @@ PAGES = {
 EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
-    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir", PLACEHOLDER,
+    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
+    "index-url", PLACEHOLDER,
 }  # fmt: skip
 COMMANDS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
 BENCHMARKS = "\n".join(path.read_text() for path in COMMANDS)

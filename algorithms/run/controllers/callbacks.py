@@ -12,6 +12,7 @@ The driver waits for them and no worker does. One that raises is told of once an
 
 from __future__ import annotations
 
+import difflib
 import logging
 import traceback
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from appo.envs.faults import FAILURES
 from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
+METHODS = ("on_start", "on_point", "on_end")
+
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +34,7 @@ def load_callback(name: str) -> type[Any]:
     """The class that `--callback=<name>` means.
 
     Raises:
-        ConfigError: it cannot be imported.
+        ConfigError: it cannot be imported, or has none of the methods that are called.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -44,6 +47,13 @@ def load_callback(name: str) -> type[Any]:
         raise ConfigError(f"callback={name!r} cannot be imported: {told(error)}") from error
     if not callable(found):
         raise ConfigError(f"callback={name!r} is no class")
+    if isinstance(found, type) and not any(hasattr(found, method) for method in METHODS):
+        own = [each for each in vars(found) if not each.startswith("_")]
+        close = [nearest for each in own for nearest in difflib.get_close_matches(each, METHODS, n=1)]
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(
+            f"callback={name!r} has none of the methods {', '.join(METHODS)}, so it would hear nothing{hint}"
+        )
     return found
 
 
