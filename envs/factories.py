@@ -124,7 +124,8 @@ def _constructor_parameters(name: str) -> set[str]:
         return set()
     point = spec.entry_point
     creator = gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
-    functions = [each.__init__ for each in creator.__mro__[:-1]] if isinstance(creator, type) else [creator]
+    bases = creator.__mro__[:-1] if isinstance(creator, type) else ()
+    functions = [vars(base)["__init__"] for base in bases if "__init__" in vars(base)] or [creator]
     parameters = [each for function in functions for each in inspect.signature(function).parameters.values()]
     return {each.name for each in parameters if each.kind not in _UNNAMED} - {"self", "render_mode"}
 

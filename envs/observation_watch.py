@@ -48,7 +48,7 @@ class ObservationWatch:
             for key in path:
                 value = value[key]
             array = np.asarray(value)
-            low, high = np.float64(box.low), np.float64(box.high)
+            low, high = box.low.astype(np.float64), box.high.astype(np.float64)
             wrong = (array < low - _slack(low)) | (array > high + _slack(high))
             if wrong.any():
                 del self._unseen[path]

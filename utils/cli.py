@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 import traceback
 import types
 import typing
@@ -23,6 +24,7 @@ from appo.utils.options import ConfigError, OptionRule, check_value, limits, opt
 
 VERSION = "0.1.0"  # of the whole program
 COMMAND_LINE = "command line"
+_SHELLS = ("bash", "zsh", "fish")  # for which options can be completed
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 _MAX_INTEGER = 2**63 - 1  # counters are 64-bit
@@ -83,7 +85,7 @@ def parse(
     hints: Mapping[str, str] | None = None,
 ) -> Parsed:
     """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0;
-    `--help=<group>` those of one group.
+    `--help=<group>` those of one group. `--completion=<shell>` prints a script for the shell, and exits with 0.
 
     Args:
         argv: The words after the program's name.
@@ -105,6 +107,11 @@ def parse(
         if wanted[-1] not in groups:
             raise ConfigError(f"--help={wanted[-1]}: there are {', '.join(groups)}; --help shows all of them")
         groups, argv = {wanted[-1]: groups[wanted[-1]]}, ["--help"]
+    shell = typed_word(argv, "completion")
+    if shell is not None:
+        if shell not in _SHELLS:
+            raise ConfigError(f"--completion={shell}: there are {', '.join(_SHELLS)}")
+        argv, prog = ["--tyro-print-completion", shell], Path(sys.argv[0]).name
     parsed, unknown = tyro.cli(
         _flags_type(groups, options, defaults, reasons or {}),
         args=list(argv),
@@ -161,8 +168,8 @@ def typed_flag(argv: Sequence[str], name: str) -> bool:
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    """`--help`, or the help of one group."""
-    return any(word in ("-h", "--help") or word.startswith("--help=") for word in argv)
+    """`--help`, the help of one group, or a script that completes the options."""
+    return any(word in ("-h", "--help") or word.startswith(("--help=", "--completion=")) for word in argv)
 
 
 def refuse(program: str, argv: Sequence[str], error: BaseException) -> None:

@@ -55,7 +55,7 @@ def known_options():
     names = set(re.findall(r"^\| `--(\w+)`", reference(), flags=re.MULTILINE))
     names |= set(re.findall(r", `--(\w+)`", reference()))
     names |= {option for options in family_options().values() for option in options}
-    names |= {"help", "version"} | SYNONYMS.keys() | HINTS.keys()
+    names |= {"help", "version", "completion"} | SYNONYMS.keys() | HINTS.keys()
     return names | {
         field.name
         for name in files_of(appo.algorithms.learning.auxiliary)

@@ -27,8 +27,9 @@ def make(tmp_path):
         program.write_text(PYTHON.format(does=does))
         program.chmod(0o755)
         words = ["make", "train", f"VENV={tmp_path}"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(words, cwd=ROOT, text=True, start_new_session=True, **pipes)
+        return subprocess.Popen(
+            words, cwd=ROOT, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
 
     return begin
 

@@ -205,6 +205,6 @@ def test_a_callback_that_would_hear_nothing_is_refused(tmp_path, monkeypatch):
     (tmp_path / "deaf_callback.py").write_text("class Deaf:\n    def on_points(self, *given): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    told = "would hear nothing: it has none of the methods on_start, on_point, on_end; did you mean on_point"
+    told = "would hear nothing: it has no method of on_start, on_point, on_end; did you mean on_point"
     with pytest.raises(ConfigError, match=told):
         load_callback("deaf_callback:Deaf")

@@ -52,7 +52,7 @@ def load_callback(name: str) -> type[Any]:
         close = [nearest for each in own for nearest in difflib.get_close_matches(each, METHODS, n=1)]
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ConfigError(
-            f"callback={name!r} has none of the methods {', '.join(METHODS)}, so it would hear nothing{hint}"
+            f"callback={name!r} would hear nothing: it has none of the methods {', '.join(METHODS)}{hint}"
         )
     return found
 
