@@ -51,9 +51,7 @@ def load_callback(name: str) -> type[Any]:
         own = [each for each in vars(found) if not each.startswith("_")]
         close = [nearest for each in own for nearest in difflib.get_close_matches(each, METHODS, n=1)]
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(
-            f"callback={name!r} would hear nothing: it has none of the methods {', '.join(METHODS)}{hint}"
-        )
+        raise ConfigError(f"callback={name!r} would hear nothing: it has no method of {', '.join(METHODS)}{hint}")
     return found
 
 
