@@ -29,13 +29,9 @@ help:  ## List these commands
 	@echo "  make train ENV=CartPole-v1 STEPS=500000          another environment and budget"
 	@echo "  make train ARGS='--train_for_env_steps=2e6'      any option of docs/options.md; goes on where it stopped"
 
+# The program itself says how to go on. A run that Ctrl+C or SIGTERM has ended has saved: that is no error.
 train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go on where it stopped
-	$(run) train_appo.py $(train_options)
-	@echo
-	@echo "What to do next:"
-	@echo "  watch     $(run) enjoy_appo.py --env=$(ENV) --experiment=$(EXPERIMENT)"
-	@echo "  go on     make train ENV=$(ENV) EXPERIMENT=$(EXPERIMENT) ARGS=--train_for_env_steps=2e6"
-	@echo "  curves    $(VENV)/bin/tensorboard --logdir train_dir"
+	@trap : INT; $(run) train_appo.py $(train_options) || { code=$$?; test $$code -eq 130 || test $$code -eq 143 || exit $$code; }
 
 # Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it. Tests that failed beside
 # others run once more alone: many of them give processes a time to react in, which a busy machine may not have.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,10 @@ def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, play; the exit code."""
     from appo.algorithms.familiar_words import understood
     from appo.envs.api import EnvError, UnsupportedSpaceError
+    from appo.envs.own_code import raised_at
     from appo.envs.vector.errors import VecEnvError
+    from appo.utils.cli import refuse, typed_flag
+    from appo.utils.logs import say_error
     from appo.utils.options import ConfigError
 
     words = understood(argv[1:], "enjoy_appo.py")
@@ -35,12 +39,14 @@ def main(argv: list[str]) -> int:
 
         return play(job)
     except (ConfigError, UnsupportedSpaceError) as error:
-        print(f"enjoy_appo.py: {error}", file=sys.stderr)
+        refuse("enjoy_appo.py", argv, error)
         return EXIT_REFUSED
     except (EnvError, VecEnvError) as error:
-        reason, _, remote_traceback = str(error).partition("\n")
-        log.debug("%s", remote_traceback)
-        print(f"enjoy_appo.py: {reason}", file=sys.stderr)
+        reason = str(error).partition("\n")[0]  # a traceback may follow, from another process
+        where = raised_at("".join(traceback.format_exception(error)))
+        if typed_flag(argv, "debug"):
+            traceback.print_exception(error)
+        say_error("enjoy_appo.py", f"{reason} ({where})" if where else reason)
         return EXIT_FAILED
     except KeyboardInterrupt:  # before there was anything to end in order
         return EXIT_INTERRUPTED

@@ -19,6 +19,7 @@ def main(argv: list[str]) -> int:
     stop = StopSignals()  # before everything that takes time
     from appo.algorithms.config import fitted, resolve
     from appo.algorithms.familiar_words import understood
+    from appo.utils.cli import refuse
     from appo.utils.options import ConfigError
 
     def profile(unfitted: ResolvedConfig) -> tuple[EnvSpec, EnvProfile]:
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         if stop.received is not None:
             return stop.exit_code
-        print(f"train_appo.py: {error}", file=sys.stderr)
+        refuse("train_appo.py", argv, error)
         return 2
 
 

@@ -41,7 +41,7 @@ from appo.utils.processes import core_count
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
-_NOT_RESUMED = (*LOCATION, "view")  # the next start may have another terminal
+NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
@@ -261,8 +261,9 @@ def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
     """A table of every option that was fitted or differs from its declared default, and of the layer that set it."""
-    from rich.console import Console
     from rich.table import Table
+
+    from appo.utils.logs import terminal
 
     table = Table(title=f"{resolved.config.env.env}: options other than their defaults")
     table.add_column("option", no_wrap=True)
@@ -277,7 +278,7 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
         origin = resolved.origins.get(name, "")
         if value != options[name].default or origin.startswith(FITTED):
             table.add_row(name, to_text(value), origin)
-    (console or Console()).print(table)
+    (console or terminal()).print(table)
 
 
 def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
@@ -409,7 +410,7 @@ def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str)
         checked = cli.check_layer(kept, options, CONFIG_FILE)
     except ConfigError as error:
         raise ConfigError(f"{error}; {REPAIR}") from error
-    return {name: value for name, value in checked.items() if name not in _NOT_RESUMED}
+    return {name: value for name, value in checked.items() if name not in NOT_RESTORED}
 
 
 def _settle(values: dict[str, Any]) -> list[str]:

@@ -8,11 +8,12 @@ active, no flags, one frame each. An adapter writes what differs, and always the
 
 Action masks in `info`: an environment that always gives them says so with the attribute `action_mask_in_info = True`,
 one that never does with `False`. Without the attribute the first reset, which is then done early and kept, shows it.
+A single environment's method `action_masks()`, which sb3-contrib knows, is asked after each reset and step instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from appo.envs.api import (
 from appo.envs.contract import checked_reset, fitting_mask, flag, read_info
 from appo.envs.faults import FAILURES
 from appo.envs.spaces import ActionLayout, ObservationLayout
-from appo.envs.specs import complete_spec, declares_info_mask
+from appo.envs.specs import complete_spec, declares_info_mask, mask_method
 from appo.envs.wrappers import find_ability
 
 
@@ -135,12 +136,13 @@ class _OneEnv:
         self.randomness: dict[str, Any] = {"seed": self._seed, "generator": None}
         """Where the random numbers stood when the present episode began: its seed, or the state of its generator."""
         self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
-        mask_in_info = declares_info_mask(env, self.layout, self.actions)
-        if mask_in_info is None:
+        self._ask_mask: Callable[[], Any] | None = None if agents else mask_method(env, self.layout, self.actions)
+        adds_mask = self._ask_mask is not None or declares_info_mask(env, self.layout, self.actions)
+        if adds_mask is None:
             self._early = self._reset_env()
-            mask_in_info = any(ACTION_MASK in info for info in self._each(self._early[1]))
-        self._mask_in_info = mask_in_info
-        self.spec = complete_spec(env, self.layout, self.actions, agents, mask_in_info)
+            adds_mask = any(ACTION_MASK in info for info in self._each(self._early[1]))
+        self._adds_mask = adds_mask
+        self.spec = complete_spec(env, self.layout, self.actions, agents, adds_mask)
 
     def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
         """The infos of all agents."""
@@ -177,9 +179,10 @@ class _OneEnv:
         """What an info says of the observation that comes with it."""
         if "is_active" in info:
             out.active[row] = flag("is_active", info["is_active"])
-        if self._mask_in_info:
+        if self._adds_mask:
             masks = out.observations[ACTION_MASK]
-            masks[row] = fitting_mask(info[ACTION_MASK], masks.shape[1]) if ACTION_MASK in info else 1
+            told = info if self._ask_mask is None else {ACTION_MASK: self._ask_mask()}
+            masks[row] = fitting_mask(told[ACTION_MASK], masks.shape[1]) if ACTION_MASK in told else 1
 
     def restore_randomness(self, state: dict[str, Any]) -> None:
         """Let the next reset begin the episode that this state was taken at."""
@@ -231,7 +234,7 @@ class SingleEnvAdapter(_OneEnv):
         observation, info = self._reset_env()
         self._write(target.views, row, observation)
         target.out.is_first[row] = 1
-        if info or self._mask_in_info:
+        if info or self._adds_mask:
             self._read_state(info, row, target.out)
 
     def step(self, action: Any, row: int, target: Target) -> None:
@@ -252,7 +255,7 @@ class SingleEnvAdapter(_OneEnv):
             self.start(row, target)
             return
         self._write(views, row, observation)
-        if info or self._mask_in_info:
+        if info or self._adds_mask:
             self._read_state(info, row, out)
         if truncated or self.is_to_be_cut:
             if finals is not None:
@@ -391,7 +394,7 @@ class ParallelEnvAdapter(_OneEnv):
     def _blank(self, row: int, target: Target) -> None:
         for view in target.views:
             view[row] = 0
-        if self._mask_in_info:
+        if self._adds_mask:
             target.out.observations[ACTION_MASK][row] = 0
         target.out.active[row] = 0
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from appo.envs.api import EnvContext
 from appo.envs.config import EnvConfig
+from appo.envs.factories import refusal_of_argument
 from appo.envs.registry import ResolvedEnv, resolve
 from appo.utils.options import ConfigError
 
@@ -88,7 +89,11 @@ class _Dressed:
     def __call__(self, name: str, options: Any, context: EnvContext) -> Any:
         import gymnasium
 
-        env = self.make(name, options, context._replace(env_kwargs=json.loads(self.kwargs)))
+        kwargs = json.loads(self.kwargs)
+        try:
+            env = self.make(name, options, context._replace(env_kwargs=kwargs))
+        except TypeError as error:
+            raise refusal_of_argument(error, kwargs, name) or error from error
         layers = layers_of(self.config)
         if layers and not isinstance(env, gymnasium.Env):
             raise ConfigError(

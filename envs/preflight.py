@@ -26,6 +26,7 @@ from appo.envs.api import (
 )
 from appo.envs.contract import fitting_mask, flag, is_number, read_info
 from appo.envs.faults import FAILURES
+from appo.envs.observation_watch import ObservationWatch
 from appo.envs.raw_callers import RawResults, raw_caller
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.spaces import describe, mask_width, random_actions
@@ -81,6 +82,7 @@ class _EnvCheck:
         self._max_steps = MAX_STEPS if env.family.defaults(env.name) else PROFILE_STEPS
         self._batch: Any = None
         self._attempt = self._steps = self._num_resets = 0
+        self._watch: ObservationWatch | None = None  # the first environment's, for all that follow it
         self._last: RawResults | None = None  # of an environment that begins its episodes by itself
         self._failures = self._in_a_row = 0
         self._where = "build"
@@ -105,6 +107,9 @@ class _EnvCheck:
             raise error.__cause__ from None
         self.spec = self._batch.spec
         self._caller, self._last = raw_caller(self._batch), None
+        if self._watch is None:
+            self._watch = self._caller.watch
+            self._warn(self._watch.images_read_as_vectors())
 
     def close(self) -> None:
         """Close what is open. An environment that fails in it is warned about, not refused."""
@@ -168,6 +173,9 @@ class _EnvCheck:
             raise EnvError(0, phase, cause, context, self._in_a_row) from error
         self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
 
+    def _warn(self, lines: Iterable[str]) -> None:
+        self.warnings += [f"--env={self._resolved.name}, {self._where}: {line}" for line in lines]
+
     def _play_episode(self, deadline: float) -> None:
         results = self._last or self._begin_episode()
         has_ended, first = False, self._steps
@@ -225,6 +233,8 @@ class _EnvCheck:
         for observation in results.observations.values():
             self._caller.layout.write(self._caller.views, self._caller.rows, observation)
             self._caller.layout.check_range(observation)
+            if self._watch is not None:
+                self._warn(self._watch.outside(observation))
             for leaf, view in zip(self._caller.layout.leaves, self._caller.views, strict=True):
                 if leaf.kind == "image":
                     self._largest_pixel = max(self._largest_pixel or 0.0, float(view.max()))

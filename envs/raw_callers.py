@@ -13,8 +13,9 @@ import numpy as np
 from appo.envs.adapters import scripted_action
 from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
 from appo.envs.contract import OLD_GYM, checked_reset, flag, flags, outline
+from appo.envs.observation_watch import ObservationWatch
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe
-from appo.envs.specs import script_names
+from appo.envs.specs import mask_method, script_names
 from appo.envs.wrappers import find_ability
 
 
@@ -40,14 +41,16 @@ class RawEnvCaller:
     def __init__(self, env: Any, observation_space: Any, action_space: Any) -> None:
         self.env = env
         self.layout, self.actions = ObservationLayout(observation_space), ActionLayout(action_space)
+        self.watch = ObservationWatch(observation_space)
         self.views = self.layout.views(
             {leaf.name: np.zeros((self.num_rows, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves}
         )
+        self._ask_mask = mask_method(env, self.layout, self.actions)
 
     def reset(self, seed: int) -> RawResults:
         """Begin an episode."""
         observation, info = checked_reset(self.env, seed)
-        return RawResults({0: observation}, {0: info}, {}, False, (0,))
+        return RawResults({0: observation}, {0: self._with_mask(info)}, {}, False, (0,))
 
     def step(self, actions: np.ndarray) -> RawResults:
         """Take one step."""
@@ -57,7 +60,12 @@ class RawEnvCaller:
         # What follows a terminated step is never learned from.
         observations = {} if is_terminated else {0: observation}
         has_ended = is_terminated or is_truncated
-        return RawResults(observations, {0: info}, {0: reward}, has_ended, () if has_ended else (0,), is_truncated)
+        told = info if has_ended else self._with_mask(info)
+        return RawResults(observations, {0: told}, {0: reward}, has_ended, () if has_ended else (0,), is_truncated)
+
+    def _with_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        """An info with the mask that the environment is asked for, if it is."""
+        return info if self._ask_mask is None else {**info, ACTION_MASK: self._ask_mask()}
 
     def _checked_step(self, action: Any) -> tuple[Any, ...]:
         result = self.env.step(action)

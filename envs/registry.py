@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import inspect
 import logging
 import pkgutil
 import sys
@@ -29,8 +28,9 @@ from typing import Any, NamedTuple
 
 import appo.envs.families
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
+from appo.envs.factories import call_factory, declared_config, make_arguments
 from appo.envs.faults import FAILURES, FaultPolicy
-from appo.utils.cli import import_own
+from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ _FAMILY_BY_ENTRY_POINT = (
     ("ale_py.", "atari"),
 )
 _REGISTERING = ("ale_py", "minigrid")
-_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
 )
@@ -102,7 +101,8 @@ def register_env(name: str, factory: Callable[..., Any]) -> None:
 
     Args:
         name: what to type.
-        factory: gives an environment; called with those fields of `EnvContext` that it names, see `call_factory`.
+        factory: gives an environment; called with those fields of `EnvContext` that it names, see `call_factory`. Its
+            attribute `config`, if it has one, declares options.
     """
     register_env_family(name, factory_family(name, factory))
 
@@ -231,50 +231,6 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     )
 
 
-def call_factory(factory: Callable[..., Any], context: EnvContext, name: str) -> Any:
-    """Call a factory with those of these that it has parameters for, by their names.
-
-    Every field of `EnvContext` but `env_kwargs`; `env_config`, a dict of these fields; `context`, the `EnvContext`
-    itself. What --env_kwargs names is given besides. `**kwargs` names nothing, and is usually handed on to a
-    constructor: it gets --env_kwargs, and how to render, when the run is watched.
-
-    Raises:
-        ConfigError: it requires something else.
-    """
-    fields, kwargs = context._asdict(), dict(context.env_kwargs or {})
-    del fields["env_kwargs"]
-    offered = {**fields, "env_config": fields, "context": context}
-    parameters = inspect.signature(factory).parameters.values()
-    named = [parameter for parameter in parameters if parameter.kind not in _UNNAMED]
-    required = [parameter.name for parameter in named if parameter.default is parameter.empty]
-    unknown = [parameter for parameter in required if parameter not in {**offered, **kwargs}]
-    if unknown:
-        raise ConfigError(
-            f"the factory of --env={name} requires {', '.join(unknown)}; it can ask for {', '.join(offered)}; "
-            f"parameters of its own are given by --env_kwargs.{unknown[0]}=..."
-        )
-    given = {parameter.name: offered[parameter.name] for parameter in named if parameter.name in offered}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        given |= render_arguments(context)
-    elif strangers := sorted(kwargs.keys() - {parameter.name for parameter in named}):
-        own = [parameter.name for parameter in named if parameter.name not in offered]
-        raise ConfigError(
-            f"env_kwargs: the factory of --env={name} has no parameter {', '.join(strangers)}"
-            + (f"; it has {', '.join(own)}" if own else "")
-        )
-    return factory(**(given | kwargs))
-
-
-def make_arguments(context: EnvContext) -> dict[str, Any]:
-    """What `gymnasium.make` is told: --env_kwargs, and how to render when it is watched, as not every one renders."""
-    return render_arguments(context) | dict(context.env_kwargs or {})
-
-
-def render_arguments(context: EnvContext) -> dict[str, Any]:
-    """How to render; nothing when it is not watched."""
-    return {} if context.render_mode is None else {"render_mode": context.render_mode}
-
-
 @dataclass(frozen=True)
 class _FromFactory:
     """`EnvFamily.make` of an environment that a single factory builds."""
@@ -282,7 +238,7 @@ class _FromFactory:
     factory: Callable[..., Any]
 
     def __call__(self, name: str, options: Any, context: EnvContext) -> Any:
-        return call_factory(self.factory, context, name)
+        return call_factory(self.factory, context, name, options)
 
 
 @dataclass(frozen=True)
@@ -292,7 +248,7 @@ class _FromImport:
     folder: str
 
     def __call__(self, name: str, options: Any, context: EnvContext) -> Any:
-        return call_factory(_imported(name, self.folder), context, name)
+        return call_factory(_imported(name, self.folder), context, name, options)
 
 
 def _no_defaults(name: str) -> dict[str, Any]:
@@ -301,13 +257,15 @@ def _no_defaults(name: str) -> dict[str, Any]:
 
 def factory_family(name: str, factory: Callable[..., Any]) -> EnvFamily:
     """The family of one environment that a factory builds."""
-    return EnvFamily(_FromFactory(factory), NoOptions, _no_defaults, (name,), takes_kwargs=True)
+    config = declared_config(factory, name) or NoOptions
+    return EnvFamily(_FromFactory(factory), config, _no_defaults, (name,), takes_kwargs=True)
 
 
 def _import_factory(name: str) -> EnvFamily:
     folder = str(Path.cwd())
-    _imported(name, folder)  # what is wrong with it is said before any process starts
-    return EnvFamily(_FromImport(folder), NoOptions, _no_defaults, (name,), takes_kwargs=True)
+    factory = _imported(name, folder)  # what is wrong with it is said before any process starts
+    config = declared_config(factory, name) or NoOptions
+    return EnvFamily(_FromImport(folder), config, _no_defaults, (name,), takes_kwargs=True)
 
 
 def _imported(name: str, folder: str) -> Callable[..., Any]:
@@ -322,7 +280,7 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     try:
         module = import_own(module_name, Path(folder))
     except FAILURES as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = told(error)
         here = [path.stem for path in Path(folder).glob("*.py")] if isinstance(error, ModuleNotFoundError) else []
         close = difflib.get_close_matches(module_name, here, n=1)
         suggestion = f"; did you mean {close[0]}:{attribute}?" if close and close[0] != module_name else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from appo.envs.api import (
@@ -59,10 +59,25 @@ def script_names(declared: Any) -> tuple[str, ...]:
 
 def declares_info_mask(env: Any, layout: ObservationLayout, actions: ActionLayout) -> bool | None:
     """Whether infos hold action masks, as far as can be known without a reset; None: a reset must show it."""
-    if not mask_width(actions.leaves) or any(leaf.kind == "mask" for leaf in layout.leaves):
+    if not mask_width(actions.leaves) or _has_mask(layout):
         return False
     declared = find_attribute(env, "action_mask_in_info")
     return None if declared is None else bool(declared)
+
+
+def mask_method(env: Any, layout: ObservationLayout, actions: ActionLayout) -> Callable[[], Any] | None:
+    """The method `action_masks()` of the outermost layer of a single environment that has one, as sb3-contrib asks it.
+
+    None: there is none, or the mask is an observation, or infos are declared to hold it.
+    """
+    if not mask_width(actions.leaves) or _has_mask(layout) or find_attribute(env, "action_mask_in_info"):
+        return None
+    found = find_attribute(env, "action_masks")
+    return found if callable(found) else None
+
+
+def _has_mask(layout: ObservationLayout) -> bool:
+    return any(leaf.kind == "mask" for leaf in layout.leaves)
 
 
 def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvContext) -> None:

@@ -28,6 +28,7 @@ from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
 from appo.tools.curves import PlotError, read_curves
 from appo.tools.win_matrix import draw_wins, read_wins
 from appo.utils.files import atomic_write_json, read_json_lines
+from appo.utils.logs import terminal
 
 RETURN = "0_aux/avg_reward"
 
@@ -118,7 +119,6 @@ def best_policy(folder: Path) -> tuple[int, dict[int, float]]:
 
 def show_table(history: Sequence[dict[str, Any]], objectives: dict[int, float], best: int) -> None:
     """Print one column per policy."""
-    from rich.console import Console
     from rich.table import Table
 
     values, rows = values_in_force(history), valid_rows(history)
@@ -135,7 +135,7 @@ def show_table(history: Sequence[dict[str, Any]], objectives: dict[int, float], 
         table.add_row(what, *(str(sum(row[key] == policy for row in of)) for policy in policies))
     for name in dict.fromkeys(name for of_policy in values.values() for name in of_policy):
         table.add_row(name, *(f"{values[policy][name]:.4g}" if name in values[policy] else "-" for policy in policies))
-    Console().print(table)
+    terminal().print(table)
 
 
 def draw(folder: Path, history: Sequence[dict[str, Any]], wins: WinTable | None) -> Any:

@@ -8,12 +8,11 @@ whether it comes from the command line, from a file or from a program.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import importlib
 import math
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from appo.utils.options import ConfigError, OptionRule, check_value, limits, opt
 
 VERSION = "0.1.0"  # of the whole program
 COMMAND_LINE = "command line"
+_SHELLS = ("bash", "zsh", "fish")  # for which options can be completed
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 _MAX_INTEGER = 2**63 - 1  # counters are 64-bit
@@ -85,7 +85,7 @@ def parse(
     hints: Mapping[str, str] | None = None,
 ) -> Parsed:
     """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0;
-    `--help=<group>` those of one group.
+    `--help=<group>` those of one group. `--completion=<shell>` prints a script for the shell, and exits with 0.
 
     Args:
         argv: The words after the program's name.
@@ -107,6 +107,11 @@ def parse(
         if wanted[-1] not in groups:
             raise ConfigError(f"--help={wanted[-1]}: there are {', '.join(groups)}; --help shows all of them")
         groups, argv = {wanted[-1]: groups[wanted[-1]]}, ["--help"]
+    shell = typed_word(argv, "completion")
+    if shell is not None:
+        if shell not in _SHELLS:
+            raise ConfigError(f"--completion={shell}: there are {', '.join(_SHELLS)}")
+        argv, prog = ["--tyro-print-completion", shell], Path(sys.argv[0]).name
     parsed, unknown = tyro.cli(
         _flags_type(groups, options, defaults, reasons or {}),
         args=list(argv),
@@ -155,20 +160,6 @@ def require_working_directory() -> None:
         raise ConfigError("the working directory does not exist any more; cd to one that does") from None
 
 
-def import_own(name: str, folder: Path | None = None) -> types.ModuleType:
-    """A module that a user names, which may be a file of a folder. Raises whatever the module raises, SystemExit too.
-
-    Args:
-        name: of the module.
-        folder: that it is looked for in first; None: the working directory.
-    """
-    where = str(Path.cwd() if folder is None else folder)
-    if where not in sys.path:
-        sys.path.insert(0, where)
-    with contextlib.chdir(Path.cwd()):  # a module that changes directory must not move what is relative to ours
-        return importlib.import_module(name)
-
-
 def typed_flag(argv: Sequence[str], name: str) -> bool:
     """Whether a flag that is on or off is typed, and on."""
     value = typed_word(argv, name)
@@ -177,8 +168,17 @@ def typed_flag(argv: Sequence[str], name: str) -> bool:
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    """`--help`, or the help of one group."""
-    return any(word in ("-h", "--help") or word.startswith("--help=") for word in argv)
+    """`--help`, the help of one group, or a script that completes the options."""
+    return any(word in ("-h", "--help") or word.startswith(("--help=", "--completion=")) for word in argv)
+
+
+def refuse(program: str, argv: Sequence[str], error: BaseException) -> None:
+    """Say in one line why a command line is refused; with --debug, after the traceback."""
+    from appo.utils.logs import say_error
+
+    if typed_flag(argv, "debug"):
+        traceback.print_exception(error)
+    say_error(program, str(error))
 
 
 def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Log records of the main process: to the terminal for the user, and all of them to a file."""
+"""What the main process says: log records, on the terminal and all of them in a file, and why it cannot start."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,19 +21,20 @@ class TerminalHandler(logging.Handler):
     """One line per record, never broken by us: the last line of a failed run holds its whole cause.
 
     Warnings and errors carry their level as a word: colours do not survive a pipe or a file.
+    With `NO_COLOR` set there are none on a terminal either.
     """
 
     def __init__(self) -> None:
         """Writes to stderr."""
         super().__init__(logging.INFO)
-        self._console = _Terminal(stderr=True)
+        self._console = terminal(stderr=True)
         self.print_above: Callable[[str], None] | None = None
         """Takes the lines instead, as long as something else is drawn on the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         line = Text(time.strftime("%H:%M:%S ", time.localtime(record.created)), style="dim")
-        level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         line.append(level + record.getMessage(), style=_COLOURS.get(record.levelno, "not dim"))
         if self.print_above is not None:
             with self._console.capture() as captured:
@@ -46,6 +48,19 @@ class TerminalHandler(logging.Handler):
 class _Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Go on when the reader has closed the pipe; rich by itself would end the process."""
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Where text goes: without colours, and without any escape sequence where NO_COLOR is set or nobody looks."""
+    return _Terminal(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+def say_error(program: str, text: str) -> None:
+    """Say on stderr why a program ends that has no log: `train_appo.py: error: ...`, in one line."""
+    line = Text(f"{program}: ")
+    line.append(f"error: {text}", style=_COLOURS[logging.ERROR])
+    with contextlib.suppress(OSError):
+        terminal(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
 class LogFile(logging.handlers.WatchedFileHandler):

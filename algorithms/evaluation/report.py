@@ -12,6 +12,7 @@ from rich.table import Table
 from appo.algorithms.evaluation.evaluate import EvalResult, summarize
 from appo.algorithms.messages import EpisodeFinished
 from appo.utils.files import atomic_write_json
+from appo.utils.logs import terminal
 
 
 class EpisodeLines:
@@ -35,7 +36,7 @@ class EpisodeLines:
 
 def print_result(result: EvalResult, title: str, console: Console | None = None) -> None:
     """The table of all episodes, and how fast they were played."""
-    console = console or Console()
+    console = console or terminal()
     episodes = len(result.returns)
     speed = f"{result.frames} frames in {result.wall_time:.1f} s"
     if not episodes:

@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from appo.utils.logs import terminal
+
 _NAME_WIDTH, _CELL_WIDTH = 44, 4  # beyond the width of a terminal, lines are long rather than cut
 
 
@@ -49,5 +51,5 @@ def show_wins(table: WinTable, console: Console | None = None) -> None:
         rating = f"{table.ratings[player]:.0f}" if player in table.ratings else "-"
         cells = ["" if np.isnan(score) else f"{100 * score:.0f}" for score in table.scores[i]]
         printed.add_row(f"{i + 1} {player}", rating, str(table.matches[i].sum()), *cells)
-    console = console or Console()
+    console = console or terminal()
     console.print(printed, width=max(console.width, _NAME_WIDTH + _CELL_WIDTH * len(table.players)), crop=False)

@@ -22,7 +22,7 @@ from appo.algorithms.learning import auxiliary
 from appo.algorithms.learning.minibatches import Minibatch
 from appo.algorithms.learning.protocols import Distribution
 from appo.envs.faults import FAILURES
-from appo.utils.cli import import_own
+from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
 
@@ -73,7 +73,7 @@ def load(name: str) -> AuxiliaryLoss:
                 f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary "
                 f"({', '.join(available())}) nor a file in this folder nor a module that can be imported"
             ) from error
-        raise ConfigError(f"auxiliary_loss={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"auxiliary_loss={name!r} cannot be imported: {told(error)}") from error
     loss = getattr(module, "LOSS", None)
     if not isinstance(loss, AuxiliaryLoss) or not callable(loss.compute):
         raise ConfigError(f"auxiliary_loss={name!r}: {path} must define LOSS = AuxiliaryLoss(config=..., compute=...)")

@@ -17,7 +17,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.api import ObservationLeaf
 from appo.envs.faults import FAILURES
-from appo.utils.cli import import_own
+from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
 AUTO = "auto"
@@ -68,7 +68,7 @@ def find_encoder(name: str) -> type[Encoder]:
         module = importlib.import_module(f"{encoders.__name__}.{name}") if is_ours else import_own(path)
         found: type[Encoder] = getattr(module, attribute or "Encoder")
     except FAILURES as error:  # a module of the user's own raises whatever it likes
-        raise ConfigError(f"encoder={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"encoder={name!r} cannot be imported: {told(error)}") from error
     if getattr(found, "kind", None) not in _KINDS or not isinstance(getattr(found, "minimum_size", None), int):
         raise ConfigError(
             f"encoder={name!r} needs a class attribute kind, one of {', '.join(_KINDS)}, and a class attribute "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+UNSET = 1e10  # frames and seconds of a run whose user has set no limit: no end is in sight
+
 
 class Budget(NamedTuple):
     """What a run may take, summed over resumes; training ends with whichever is spent first."""
@@ -23,10 +25,13 @@ class Budget(NamedTuple):
         return f"reached train_for_seconds={self.seconds:g}"
 
     def seconds_left(self, env_frames: int, seconds: float, frames_per_second: float) -> float:
-        """At the present speed; infinite when nothing moves."""
-        frames_left = max(0.0, self.env_frames - env_frames)
-        by_frames = frames_left / frames_per_second if frames_per_second else math.inf
-        return min(by_frames, max(0.0, self.seconds - seconds))
+        """At the present speed; infinite when nothing moves, or no limit is set."""
+        by_frames = by_time = math.inf
+        if self.env_frames < UNSET and frames_per_second:
+            by_frames = max(0.0, self.env_frames - env_frames) / frames_per_second
+        if self.seconds < UNSET:
+            by_time = max(0.0, self.seconds - seconds)
+        return min(by_frames, by_time)
 
 
 def _share(used: float, limit: float) -> float:

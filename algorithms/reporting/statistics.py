@@ -155,6 +155,13 @@ class Statistics:
         told = self.evaluations[policy]
         return None if told is None else evaluation_tags(told).get(f"eval/{name.removeprefix(EVALUATED)}")
 
+    def known_metrics(self, *, evaluated: bool) -> set[str]:
+        """The names that `best_metric` has found a number for: of training episodes, or of evaluations."""
+        if not evaluated:
+            return {name for window in self.episodes for name in window.known()}
+        tags = {tag for told in self.evaluations if told is not None for tag in evaluation_tags(told)}
+        return {EVALUATED + tag.removeprefix("eval/") for tag in tags}
+
     def run_state(self, policy: int) -> dict[str, Any]:
         """What a checkpoint keeps of the driver."""
         return {

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.config import ResolvedConfig, TrainConfig
 from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.utils.files import atomic_write_json
+from appo.utils.logs import terminal
 
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
@@ -230,7 +230,7 @@ def show(tried: list[Tried], first: Sizes, env: str) -> None:
     for sizes, found in sorted(tried, key=lambda each: -each.frames_per_s):
         notes = [note for note, holds in (("as it was", sizes == first), ("chosen", sizes == tried[-1].sizes)) if holds]
         table.add_row(*map(str, sizes), f"{found:,.0f}" if found else "did not run", ", ".join(notes))
-    Console().print(table)
+    terminal().print(table)
 
 
 def save(tried: list[Tried], first: Sizes, config: TrainConfig) -> None:

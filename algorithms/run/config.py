@@ -85,10 +85,10 @@ class RunConfig:
         -1, "Where all randomness starts. -1: drawn anew, and recorded in config.json", minimum=-1, maximum=2**32 - 1
     )
     train_for_env_steps: int = option(
-        10_000_000_000, "End after this many environment frames, over all resumes", minimum=0
+        10_000_000_000, "End after this many environment frames, over all resumes", minimum=1
     )
     train_for_seconds: float = option(
-        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.0, may_be_infinite=True
+        1e10, "End after this many seconds, summed over all resumes; inf: no limit", minimum=0.001, may_be_infinite=True
     )
     stop_when: str = option(
         "",
@@ -138,6 +138,11 @@ class RunConfig:
         "Measure instead of training: run for ten seconds and then for --train_for_seconds (50 unless typed) in a "
         "folder that goes away; print frames per second, memory and where the time went, and save that as "
         "benchmark_<env>.json in --train_dir",
+    )
+    debug: bool = option(
+        False,
+        "Print the whole traceback of what fails, also before the start, instead of one line with its file and line; "
+        "what fails in a run is in log/ as well",
     )
     autotune: bool = option(
         False,

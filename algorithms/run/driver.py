@@ -132,7 +132,8 @@ class Driver:
         self._accept()  # however small the budget was
         if self._ended_by:
             return self._ended_by
-        return self.statistics.budget.reason(self.statistics.total_env_frames)
+        reason = self.statistics.budget.reason(self.statistics.total_env_frames)
+        return reason if self._config.run.sampler_only or self._has_learned() else f"{reason}, {self._too_small()}"
 
     def _update(self) -> None:
         """Ask every controller and let every sink write; ten times a second, however often reports come."""
@@ -257,8 +258,19 @@ class Driver:
             return True
         if self._config.run.sampler_only:
             return self.statistics.total_env_frames > self._frames_before
+        return self._has_learned()
+
+    def _has_learned(self) -> bool:
         steps = self._arrays["train_steps"]
         return any(int(steps[policy]) > before for policy, before in self._restored_steps.items())
+
+    def _too_small(self) -> str:
+        """What to say of a budget that was spent before the first optimizer step."""
+        learning, seconds = self._config.learning, time.monotonic() - self._began
+        return (
+            f"spent after {seconds:.1f} s of starting and sampling, before this start learned anything: an "
+            f"iteration takes {learning.batch_size * learning.num_batches_per_iteration} agent steps"
+        )
 
     def _accept(self) -> None:
         """Let the options of this start be those of the experiment, once."""

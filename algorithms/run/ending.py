@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -79,10 +80,19 @@ def _words(program: str, what: str, options: list[str]) -> str:
     """A command line of the program's own kind: from a checkout, or installed."""
     name = Path(program).name
     if name.endswith(".py"):
-        start = ["python", str(Path(program).with_name(f"{what}_appo.py"))]
+        start = [_python(), str(Path(program).with_name(f"{what}_appo.py"))]
     else:
         start = [f"appo-{what}"]
     return shlex.join([*start, *options])
+
+
+def _python() -> str:
+    """The interpreter as it can be typed: that of a virtual environment which is not active by its path."""
+    usual = shutil.which("python")
+    if usual is not None and Path(usual).absolute() == Path(sys.executable).absolute():
+        return "python"
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _round(frames: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -31,11 +33,12 @@ from appo.algorithms.workers.supervisor import Supervisor
 from appo.algorithms.workers.worker_handle import Limits
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.envs.option_wrappers import layers_of
+from appo.envs.own_code import raised_at
 from appo.envs.preflight import Checked, check_environment
 from appo.envs.registry import probe, resolve
 from appo.envs.specs import in_words
 from appo.utils.files import require_file_size
-from appo.utils.logs import log_to_terminal_and_file
+from appo.utils.logs import log_to_terminal_and_file, say_error
 from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import set_title
 from appo.utils.signals import StopSignals
@@ -44,6 +47,9 @@ EXIT_FAILED = 1
 MIN_FILE_BYTES = 64 * 2**20  # of logs, metrics and checkpoints of a small run
 MODEL_CHECK_S = 300.0  # as long as a learner may take to build the same
 STOP_S, STOP_AFTER_FAILURE_S = 2.0, 0.4
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_CAUSE = re.compile(f"^{re.escape(_TRACEBACK)}", re.MULTILINE)
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +115,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         job = resources.model_job(config, spec, device, available_mb)
         spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
-        return _fail(str(error)) if stop.received is None else stop.exit_code
+        return _fail(str(error), resolved.config) if stop.received is None else stop.exit_code
     if spent is None or stop.received is not None:
         return stop.exit_code
     budget = Budget(config.run.train_for_env_steps, config.run.train_for_seconds)
@@ -169,7 +175,9 @@ def _drive(
                 supervisor.start(worker_spec)
             launcher.forget_torch()
         except (RunFailed, OSError) as error:  # OSError: no descriptors, or no memory for a queue
-            return _fail(f"a worker cannot be started: {error}") if stop.received is None else stop.exit_code
+            if stop.received is not None:
+                return stop.exit_code
+            return _fail(f"a worker cannot be started: {error}", config, experiment.log_file("driver"))
     driver = Driver(config, experiment, pool, shared, stop)
     if spec.reports_true_reward:
         driver.statistics.expect_true_rewards()
@@ -193,9 +201,9 @@ def _follow(driver: Driver, config: TrainConfig, experiment: Experiment, stop: S
             failure, reason = "", stopped_by(stop)
     last = driver.end(reason, STOP_AFTER_FAILURE_S if failure else STOP_S)
     if failure:
-        return _fail(failure)
+        return _fail(failure, config, experiment.log_file("driver"))
     if why := driver.checkpoints.why_unsaved():  # asked for late: a slow disk had until now
-        return _fail(f"the last checkpoint could not be written: {why}")
+        return _fail(f"the last checkpoint could not be written: {why}", config, experiment.log_file("driver"))
     log.info("%s; %s", reason, status_line(last))
     log.info("experiment folder: %s", experiment.folder)
     for line in ending.lines(config, last, reason):
@@ -263,14 +271,37 @@ def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, 
     return spent
 
 
-def _fail(cause: str) -> int:
-    """Tell why the run failed, the cause in the last line."""
-    first, *rest = cause.strip().splitlines()
-    for line in [first, *rest[:-1]] if rest else []:
-        log.error("%s", line)
-    said = "" if not rest or first.startswith("Traceback") else f"{first.rstrip(':')}: "
-    log.error("run failed: %s", said + (rest[-1] if rest else first))
+def _fail(cause: str, config: TrainConfig, log_file: Path | None = None) -> int:
+    """Tell why the run failed, in the last line; the traceback, if there is one, is for the log and for --debug.
+
+    Args:
+        cause: what was done, a traceback and its error; or one line.
+        config: of the run.
+        log_file: the driver's; None: the run has not started.
+    """
+    told, *rest = _CAUSE.split(cause.strip(), maxsplit=1)
+    if rest:
+        level = logging.INFO if config.run.debug else logging.DEBUG
+        if log_file is None and config.run.debug:
+            print(cause.rstrip(), file=sys.stderr)
+        log.log(level, "%s", cause.rstrip())
+        see = f"{log_file} has the traceback" if log_file else "--debug prints the traceback"
+        where = "; ".join(filter(None, (raised_at(cause), "" if config.run.debug else see)))
+        doing = told.rstrip(": \n")
+        told = (f"{doing}: " if doing else "") + _error_in(rest[0]) + (f" ({where})" if where else "")
+    text = "run failed: " + " ".join(told.split())
+    if log_file is None:
+        say_error("train_appo.py", text)
+    else:
+        log.error("%s", text)
     return EXIT_FAILED
+
+
+def _error_in(trace: str) -> str:
+    """The error that a traceback ends with; of ours without the name of its class, which tells a user nothing."""
+    last = trace.rpartition(_TRACEBACK)[2].splitlines()
+    error = itertools.dropwhile(lambda line: line.startswith(" "), last)
+    return re.sub(r"^appo\.[\w.]+: ", "", " ".join(error))
 
 
 def _end_at_once(launcher: ProcessLauncher) -> None:

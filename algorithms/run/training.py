@@ -62,7 +62,7 @@ def train(
     words += [f"--{option}={_typed(value)}" for option, value in options.items()]
     code, lines = _run(words, quiet)
     if code == _REFUSED:
-        raise ConfigError(lines[-1].removeprefix("train_appo.py: ") if lines else "refused")
+        raise ConfigError(lines[-1].removeprefix("train_appo.py: error: ") if lines else "refused")
     if code == 1 or code < 0:
         said = list(lines)[-20:]
         raise TrainingFailed("\n".join([said[-1], "", "Its last lines:", *said]) if said else "it said nothing")

@@ -392,10 +392,11 @@ class _Progress:
     def __enter__(self) -> Callable[[int], None]:
         if self._total is None:
             return lambda number: None
-        from rich.console import Console
         from rich.progress import Progress
 
-        self._bar = Progress(console=Console(stderr=True), transient=True)
+        from appo.utils.logs import terminal
+
+        self._bar = Progress(console=terminal(stderr=True), transient=True)
         self._bar.start()
         task = self._bar.add_task(self._unit, total=self._total)
         return lambda number: self._bar.advance(task, number)

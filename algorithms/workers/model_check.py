@@ -7,7 +7,6 @@ Shape letters:  N = agent rows,  T = time steps.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from appo.algorithms.specs import action_spec, observed
 from appo.algorithms.workers import checkpoint_fit
 from appo.algorithms.workers.jobs import ModelJob
 from appo.envs.api import ObservationLeaf
+from appo.envs.own_code import told
 from appo.utils.files import require_file_size
 from appo.utils.options import ConfigError
 
@@ -144,8 +144,4 @@ def _explained(what: str) -> Iterator[None]:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(
-            f"the network of these options cannot be {what}: {told} ({Path(frame.filename).name}, line {frame.lineno})"
-        ) from error
+        raise ConfigError(f"the network of these options cannot be {what}: {told(error)}") from error

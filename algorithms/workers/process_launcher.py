@@ -230,7 +230,7 @@ class ProcessLauncher:
             processes.kill_orphans(self.pids, processes.worker_mark(self.mark, child.pid or 0))
             receiver.close()
         if refusal:
-            raise ConfigError(refusal)
+            raise ConfigError(refusal) from RunFailed(failure)
         if failure:
             raise RunFailed(failure)
         return result
@@ -333,7 +333,7 @@ def _run_once(sender: Any, home: _Home, function: Callable[..., Any] | str, argu
             function = getattr(importlib.import_module(module), name)
         result = function(*arguments)  # type: ignore[operator]  # no text any more
     except (ConfigError, UnsupportedSpaceError) as error:
-        refusal = str(error)
+        refusal, failure = str(error), "".join(traceback.format_exception(error))
     except BaseException as error:  # also one that would end the process, with a code that says that all is well
         failure = "".join(traceback.format_exception(error))
     if os.getpid() != own_pid:

@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
-from appo.envs.registry import NoOptions, make_arguments
+from appo.envs.factories import make_arguments
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "LunarLander-v3",

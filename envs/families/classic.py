@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.factories import make_arguments
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import make_arguments, unknown_name
+from appo.envs.registry import unknown_name
 from appo.utils.options import ConfigError, option
 
 NO_VELOCITY = "classic_cartpole_no_velocity"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
-from appo.envs.registry import NoOptions, make_arguments
+from appo.envs.factories import make_arguments
+from appo.envs.registry import NoOptions
 
 
 def make(name: str, options: NoOptions, context: EnvContext) -> Any:

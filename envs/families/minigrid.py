@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.factories import make_arguments
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import NoOptions, make_arguments
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "MiniGrid-Empty-5x5-v0",

@@ -10,8 +10,9 @@ import logging
 from typing import Any
 
 from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.factories import make_arguments
 from appo.envs.family_defaults import SEVERAL_EPOCHS
-from appo.envs.registry import NoOptions, make_arguments
+from appo.envs.registry import NoOptions
 
 NAMES = (
     "Ant-v5",

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from appo.envs.api import BatchEnv, EnvContext
+from appo.envs.factories import call_factory
 from appo.envs.faults import Restarts
-from appo.envs.registry import ResolvedEnv, call_factory, factory_family, resolve
+from appo.envs.registry import ResolvedEnv, factory_family, resolve
 from appo.envs.vector.env_process import ChildFaults
 from appo.envs.vector.env_processes import MOST_IN_A_ROW, EnvProcesses, ProcessSettings, spread
 from appo.envs.vector.local_envs import LocalEnvs

@@ -30,7 +30,8 @@ PAGES = {
 EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
-    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir", PLACEHOLDER,
+    "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
+    "index-url", PLACEHOLDER,
 }  # fmt: skip
 COMMANDS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
 BENCHMARKS = "\n".join(path.read_text() for path in COMMANDS)
@@ -54,7 +55,7 @@ def known_options():
     names = set(re.findall(r"^\| `--(\w+)`", reference(), flags=re.MULTILINE))
     names |= set(re.findall(r", `--(\w+)`", reference()))
     names |= {option for options in family_options().values() for option in options}
-    names |= {"help", "version"} | SYNONYMS.keys() | HINTS.keys()
+    names |= {"help", "version", "completion"} | SYNONYMS.keys() | HINTS.keys()
     return names | {
         field.name
         for name in files_of(appo.algorithms.learning.auxiliary)
@@ -140,6 +141,15 @@ def test_every_option_that_a_page_names_exists(page):
     text = next(text for path, text in PAGES.items() if str(path) == page)
     named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)) - FOREIGN_FLAGS
     assert not named - known_options() - BENCHMARK_FLAGS
+
+
+def test_every_number_of_the_readmes_first_table_is_a_result_of_the_benchmarks():
+    results = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [line for line in README.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    cells = [cell for row in rows for cell in row.split("|")[2:4] if "not measured" not in cell]
+    numbers = {number for cell in cells for number in re.findall(r"\d[\d.]*", cell)}
+    assert len(rows) == 4 and len(numbers) > 15
+    assert not [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", results)]
 
 
 def test_the_readme_links_to_the_section_of_every_group_of_options():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.familiar_words import HINTS, SYNONYMS, translated, understood
 from appo.utils.cli import declared_options, typed_word
 from appo.utils.options import ConfigError
+from tests.architecture.source_tree import ROOT
 from tests.in_process import exit_code_of
 
 ENVS = ("CartPole-v1", "doom_basic", "atari_breakout", "HalfCheetah-v5", "MiniGrid-Empty-5x5-v0", "synthetic_slow")
@@ -26,6 +28,28 @@ def test_every_synonym_is_an_option_and_hides_none(env):
     known = names(env)
     assert set(SYNONYMS.values()) <= known
     assert not (SYNONYMS.keys() | HINTS.keys()) & known
+
+
+def rows_of_the_page():
+    """(name in another program, what the page says is ours) of each row that has an option's name on its left."""
+    page = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([a-z]\w*)` \| ([^|]*)\|", page, flags=re.MULTILINE)
+
+
+def test_the_page_for_those_who_come_from_another_program_has_every_word_and_says_what_is_done():
+    rows, known = rows_of_the_page(), set().union(*map(names, ENVS))
+    aliases = {
+        alias: entry.name for entry in declared_options(_groups("", "")).values() for alias in entry.rule.aliases
+    }
+    evaluated = {field.name for field in dataclasses.fields(EvaluationConfig)}
+    assert not (SYNONYMS.keys() | HINTS.keys()) - {theirs for theirs, _ in rows}
+    for theirs, told in rows:
+        ours = re.findall(r"--(\w+)", told)
+        assert set(ours) <= known | evaluated, theirs
+        if theirs in HINTS:
+            assert not ours or any(f"--{name}" in HINTS[theirs] for name in ours) or theirs == "tensorboard_log", theirs
+        else:  # what sets it must be what the page names
+            assert ours == [SYNONYMS.get(theirs, aliases.get(theirs, theirs))], theirs
 
 
 @pytest.mark.parametrize(

@@ -56,15 +56,19 @@ def test_an_environment_that_always_raises_is_told_before_any_worker_starts(brok
     run = broken(RAISES)
     assert run.end() == 1
     last = run.output.strip().splitlines()[-1]
-    assert "step 1 of the check before the start" in last and last.endswith("the wheel came off")
-    assert "Traceback" in run.output and not run.folder.exists()
+    assert last.startswith("train_appo.py: error: run failed: environment 0 of broken:make_env ")
+    assert "step 1 of the check before the start" in last
+    assert last.endswith("ZeroDivisionError: the wheel came off (broken.py, line 10; --debug prints the traceback)")
+    assert run.output.strip() == last and not run.folder.exists()
 
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_traceback_last(broken):
     run = broken(RAISES, "--check_env=False", "--max_env_rebuilds=3", "--restart_pause_seconds=0.1")
     assert run.end() == 1
-    assert "Traceback" in run.output and "in step" in run.output and "environment" in run.output
-    assert "the wheel came off" in run.output.strip().splitlines()[-1]
+    last, log = run.output.strip().splitlines()[-1], run.folder / "log" / "driver.txt"
+    assert " error: run failed: actor-0" in last and "environment" in last and "failed in step" in last
+    assert last.endswith(f"the wheel came off (broken.py, line 10; {log} has the traceback)")
+    assert "Traceback" not in run.output and "Traceback" in log.read_text()
 
 
 NAN = "if self.steps == {step}: observation[1] = np.nan"
@@ -169,7 +173,7 @@ def test_an_environment_whose_close_raises_costs_a_warning(hostile, mode):
 def test_a_module_that_ends_the_process_is_refused(hostile):
     run = hostile(at_import="sys.exit(0)")
     assert run.end() == 2
-    assert "cannot import 'hostile' from " in last_line(run) and last_line(run).endswith("SystemExit: 0")
+    assert "cannot import 'hostile' from " in last_line(run) and "SystemExit: 0 (hostile.py, line 9)" in last_line(run)
     assert not run.folder.exists()
 
 

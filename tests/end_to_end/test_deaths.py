@@ -150,7 +150,8 @@ def test_what_was_learned_is_saved_when_the_driver_itself_makes_a_mistake(start,
     told = run.status()
     (tmp_path / "trap").touch()
     assert run.end() == 1, run.output
-    assert run.output.strip().splitlines()[-1].endswith("run failed: ZeroDivisionError: a mistake")
+    assert "error: run failed: ZeroDivisionError: a mistake (sitecustomize.py, line " in run.output.splitlines()[-1]
+    assert "Traceback" in (run.folder / "log" / "driver.txt").read_text() and "Traceback" not in run.output
     saved = run.saved()
     assert saved.env_frames >= told["env_frames"] and saved.train_step >= told["policies"][0]["train_steps"]
 

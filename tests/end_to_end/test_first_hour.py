@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.end_to_end.conftest import ROOT, SMALL
 
 ENCODER = """
@@ -98,3 +100,20 @@ def test_a_callback_that_cannot_be_imported_is_refused_before_anything_is_writte
     run = start(*SMALL, "--callback=hears:Nobody")
     assert run.end() == 2 and "callback='hears:Nobody' cannot be imported: ModuleNotFoundError" in run.output
     assert not run.folder.exists()
+
+
+def test_a_budget_that_is_spent_before_anything_was_learned_is_told_as_such(start):
+    run = start(*SMALL, "--train_for_env_steps=50")
+    assert run.end() == 0, run.output
+    told = next(line for line in run.output.splitlines() if "reached train_for_env_steps=50, spent after " in line)
+    assert "before this start learned anything: an iteration takes 2048 agent steps" in told
+    assert "--train_for_env_steps=100" in run.output, "the command to go on with"
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed"),
+    [("--train_for_env_steps=0", "at least 1"), ("--train_for_seconds=0", "at least 0.001, or inf")],
+)
+def test_a_budget_of_nothing_is_refused(start, word, allowed):
+    run = start(*SMALL, word)
+    assert run.end() == 2 and f"allowed: {allowed}" in run.output and not run.folder.exists()

@@ -56,7 +56,7 @@ def refusal_of(run, folder):
     before = content(folder)
     assert run.end() == 2, run.output
     lines = run.output.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("train_appo.py: "), run.output
+    assert len(lines) == 1 and lines[0].startswith("train_appo.py: error: "), run.output
     assert content(folder) == before
     return lines[0]
 

@@ -7,7 +7,7 @@ import pytest
 from appo.algorithms.config import resolve
 from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.resources import resolved_env
-from appo.envs.api import EnvContext
+from appo.envs.api import EnvContext, EnvError
 from appo.envs.config import DECIDED
 from appo.envs.option_wrappers import env_of, layers_of
 from appo.envs.registry import make_batch_env
@@ -111,6 +111,36 @@ def test_arguments_and_wrappers_reach_vectorised_and_registered_environments():
 def test_what_cannot_be_is_refused(words, reason):
     with pytest.raises(ConfigError, match=reason):
         single(*words)
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "reason"),
+    [
+        (
+            "FrozenLake-v1",
+            ["--env_kwargs.is_slipery=False"],
+            r"no argument is_slipery; .*; did you mean is_slippery",
+        ),
+        (
+            "CartPole-v1",
+            ["--env_kwargs.reward=1", "--env_backend=native"],
+            "env_kwargs: --env=CartPole-v1 has no",
+        ),
+        ("HalfCheetah-v5", ["--env_kwargs.forward_weight=2"], "; did you mean forward_reward_weight"),
+        ("pettingzoo_classic_rps_v2", ["--env_kwargs.max_cycle=3"], "has no argument max_cycle$"),
+        (f"{HERE}:Pictures", ["--env_kwargs.lenght=2"], "; did you mean length"),
+    ],
+)
+def test_a_misspelt_argument_is_refused_with_the_nearest_that_there_is(env, words, reason):
+    config = resolve(translated([f"--env={env}", *words])[0]).config
+    with pytest.raises(ConfigError, match=reason):
+        make_batch_env(resolved_env(config), config.family, [EnvContext(seed=1)])
+
+
+def test_a_type_error_of_an_environment_is_its_own():
+    env = env_of(resolve([f"--env={HERE}:Pictures", '--env_kwargs={"size": "large"}']).config.env)
+    with pytest.raises(EnvError, match="failed in make: TypeError: "):
+        make_batch_env(env, None, [EnvContext()])
 
 
 def test_all_that_a_run_decides_is_known():

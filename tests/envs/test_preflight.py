@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from appo.envs import preflight
 from appo.envs.api import EnvContext, EnvError, EnvFamily
+from appo.envs.observation_watch import ObservationWatch
 from appo.envs.preflight import MAX_SECONDS, MAX_STEPS, PROFILE_STEPS, check_environment
 from appo.envs.registry import NoOptions, ResolvedEnv, resolve
 from appo.envs.synthetic_options import SyntheticOptions
@@ -20,7 +21,7 @@ from appo.utils.options import ConfigError
 class Sound(gymnasium.Env):
     """Keeps the contract; tests break one thing at a time."""
 
-    observation_space = spaces.Dict({"seen": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(3, start=1)})
+    observation_space = spaces.Dict({"seen": spaces.Box(-2, 2, (2,), np.float32), "kind": spaces.Discrete(3, start=1)})
     action_space: spaces.Space[Any] = spaces.MultiDiscrete([2, 3])
     action_mask_in_info: bool | None = True
 
@@ -457,3 +458,49 @@ def test_the_check_tells_what_defaults_are_fitted_to():
     assert check(Images).profile.num_steps > check(Slow).profile.num_steps > 0
     checked = check(Sound)
     assert (checked.profile.largest_pixel, checked.spec.needs_memory) == (None, False)
+
+
+def test_observations_outside_of_their_box_are_told_once_with_the_value_and_the_bounds():
+    def observe(self):
+        return {"seen": np.array([0.0, -2.5 if self.steps > 2 else 2.000001], np.float32), "kind": 2}
+
+    [warning] = check(changed(observe=observe)).warnings
+    assert warning.startswith("--env=mine, step 3: 'seen' is -2.5 at [1], outside of its Box from -2 to 2; ")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "top", "is_told"),
+    [
+        ((16, 24, 3), np.float32, 1.0, True),
+        ((1, 16, 16), np.float64, 255.0, True),
+        ((16, 16, 3), np.int32, 255, True),
+        ((16, 16, 3), np.uint8, 255, False),
+        ((16, 16, 3), np.float32, 7.0, False),
+        ((5, 5, 3), np.float32, 1.0, False),
+        ((16, 16), np.float32, 1.0, False),
+    ],
+)
+def test_images_that_no_convolution_reads_are_told(shape, dtype, top, is_told):
+    class Shows(gymnasium.Env):
+        observation_space = spaces.Box(0, top, shape, dtype)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(shape, dtype), {}
+
+        def step(self, action):
+            return np.zeros(shape, dtype), 0.0, False, False, {}
+
+    warnings = check(Shows).warnings
+    assert len(warnings) == is_told
+    if is_told:
+        assert "'obs' is an image of" in warnings[0] and "make it uint8 from 0 to 255" in warnings[0]
+
+
+def test_batches_of_observations_are_looked_at_in_place():
+    watch = ObservationWatch(
+        spaces.Dict({"a": spaces.Dict({"b": spaces.Box(np.zeros(2, np.float32), np.array([1.0, 2.0], np.float32))})})
+    )
+    [line] = watch.outside({"a": {"b": np.array([[0.0, 2.0], [1.0, 2.5]])}})
+    assert line.startswith("'a/b' is 2.5 at [1], outside of its Box from 0 to 2;")
+    assert not list(watch.outside({"a": {"b": np.array([[-9.0, 0.0]])}})), "each array is told of once"

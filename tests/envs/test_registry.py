@@ -1,5 +1,6 @@
 """Names: which family they lead to, factories of the user's, what another process knows, and what is refused."""
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 
 from appo.envs.api import EnvContext, EnvError, EnvFamily, UnsupportedSpaceError
+from appo.envs.factories import call_factory, declared_config
 from appo.envs.registry import (
     NoOptions,
-    call_factory,
     make_batch_env,
     probe,
     register_env,
@@ -21,7 +22,7 @@ from appo.envs.registry import (
     resolve,
 )
 from appo.envs.synthetic_options import SyntheticOptions
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, option
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,6 +168,43 @@ def test_further_keywords_of_a_factory_get_nothing_that_it_does_not_name_but_how
     assert call_factory(parallel_env, context, "x").received == (25, None)
     assert call_factory(parallel_env, context._replace(render_mode="rgb_array"), "x").received == (25, "rgb_array")
     assert call_factory(lambda seed, **others: (seed, others), context, "x") == (9, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    width: int = option(5, "How wide", minimum=1)
+
+
+def sized(options, seed=None):
+    return options, seed
+
+
+sized.config = Sizes  # type: ignore[attr-defined]
+
+
+def test_a_factory_receives_the_options_that_its_config_declares():
+    assert declared_config(sized, "x") is Sizes
+    assert call_factory(sized, EnvContext(seed=3), "x", Sizes(9)) == (Sizes(9), 3)
+    assert call_factory(sized, EnvContext(), "x")[0] == Sizes(5), "where nobody has typed any"
+    with pytest.raises(ConfigError, match="options of --env=x are typed one by one"):
+        call_factory(sized, EnvContext(env_kwargs={"options": 1}), "x")
+
+
+def test_a_config_that_declares_no_options_is_something_else_and_half_of_one_is_refused():
+    def factory(options=None):
+        return options
+
+    assert declared_config(factory, "x") is None
+    for other in ({"width": 5}, Sizes(5), dataclasses.make_dataclass("Other", [("width", int, 5)]), int):
+        factory.config = other  # type: ignore[attr-defined]
+        assert declared_config(factory, "x") is None
+    half = dataclasses.make_dataclass("Half", [("width", int, option(5, "How wide")), ("height", int, 5)])
+    factory.config = half  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"Half\.height is no option; declare it as height: <type> = option"):
+        declared_config(factory, "x")
+    deaf = type("Deaf", (), {"config": Sizes})
+    with pytest.raises(ConfigError, match="has no parameter to receive them; add one that is called options"):
+        declared_config(deaf, "x")
 
 
 USER_MODULE = """

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from appo.envs.adapters import first_seed, step_arrays
 from appo.envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
@@ -144,23 +145,27 @@ def test_each_environment_gets_its_own_action():
     assert [adapter.env.actions for adapter in batch._adapters] == [[2], [0], [1]]
 
 
-def test_only_environments_of_gymnasium_get_plain_choices():
-    class Notes(gymnasium.ActionWrapper):
-        def action(self, action):
-            kinds.append(type(action))
-            return action
+class NotesKind(gymnasium.ActionWrapper):
+    def action(self, action):
+        self.kind = type(action)
+        return action
+
+
+def test_only_environments_of_gymnasium_get_plain_choices(monkeypatch):
+    def step_of_cartpole(self, action):
+        kinds.append(type(action))
+        return taken(self, action)
 
     kinds: list[type] = []
-    own, known = Scripted(CONTINUES), gymnasium.make("CartPole-v1")
-    own.step = lambda action: kinds.append(type(action)) or Scripted.step(own, action)
-    inner = known.unwrapped
-    inner.step = lambda action: kinds.append(type(action)) or type(inner).step(inner, action)
-    for env in (own, known, Notes(gymnasium.make("CartPole-v1"))):
+    taken = CartPoleEnv.step
+    monkeypatch.setattr(CartPoleEnv, "step", step_of_cartpole)
+    own, wrapped = NotesKind(Scripted(CONTINUES)), NotesKind(gymnasium.make("CartPole-v1"))
+    for env in (gymnasium.make("CartPole-v1"), wrapped, own):
         batch = batch_of(env)
         out = garbage(batch)
         batch.reset(out)
         batch.step(np.zeros((1, 1), np.float32), out)
-    assert kinds == [np.int64, int, np.int64]
+    assert kinds == [int, np.int64] and wrapped.kind == own.kind == np.int64
 
 
 def test_infos_give_frames_activity_and_what_the_caller_is_to_count():
@@ -204,6 +209,24 @@ def test_undeclared_masks_are_found_without_spending_an_episode():
     assert out.observations["action_mask"].tolist() == [[1, 0, 1]]
     assert out.observations["obs"].tolist() == [[1, 0]], "the early reset is the first episode"
     assert env.seeds == [first_seed(EnvContext(seed=3))]
+
+
+def test_a_mask_method_behind_wrappers_is_looked_up_once_and_asked_after_each_reset_and_step():
+    class Asked(Scripted):
+        looked_up = 0
+
+        @property
+        def action_masks(self):
+            type(self).looked_up += 1
+            return lambda: [self.time != choice for choice in range(3)]
+
+    env = Asked(CONTINUES, CONTINUES, TERMINATES)
+    batch = batch_of(gymnasium.wrappers.TimeLimit(env, 100))
+    assert [leaf.name for leaf in batch.spec.observations] == ["obs", "action_mask"]
+    looked_up = Asked.looked_up
+    steps = after_steps(batch, 3)
+    assert history(steps, "action_mask") == [[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]]
+    assert env.looked_up == looked_up, "no attribute is searched for while stepping"
 
 
 def test_only_the_first_reset_is_seeded_and_only_by_seed_id_and_attempt():

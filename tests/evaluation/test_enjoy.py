@@ -39,7 +39,7 @@ def refused(capsys, *argv):
     assert enjoy(*argv) == 2
     printed = capsys.readouterr()
     assert "episode" not in printed.out.replace("max_num_episodes", "")
-    assert printed.err.startswith("enjoy_appo.py: ") and printed.err.count("\n") == 1
+    assert printed.err.startswith("enjoy_appo.py: error: ") and printed.err.count("\n") == 1
     return printed.err
 
 
@@ -196,7 +196,7 @@ def test_an_output_that_takes_nothing_ends_no_evaluation_and_warnings_carry_thei
     command = ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, str(ENJOY), *place]
     done = subprocess.run([*command, "--max_num_episodes=1"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING no window: .*\n", done.stderr)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning: no window: .*\n", done.stderr)
 
 
 def test_an_unknown_experiment_is_refused_with_its_neighbours(experiment, capsys, tmp_path):
@@ -284,7 +284,7 @@ def test_an_action_cannot_be_held_for_a_part_of_a_step(experiment, capsys):
 def test_an_environment_that_fails_ends_with_its_error(experiment, capsys):
     place, _ = experiment("synthetic_crashing")
     assert enjoy(*place, "--no_render", "--synthetic_fault_step=3") == 1
-    assert re.fullmatch(r"enjoy_appo.py: environment 0 .*failed in step: .+\n", capsys.readouterr().err)
+    assert re.fullmatch(r"enjoy_appo.py: error: environment 0 .*failed in step: .+\n", capsys.readouterr().err)
 
 
 def test_nothing_of_the_evaluation_stays_behind_in_the_process(experiment):

@@ -22,6 +22,7 @@ from appo.algorithms.reporting.sinks.status import as_json, from_json, write_sum
 from appo.algorithms.reporting.sinks.table import SINKS, view
 from appo.algorithms.reporting.sinks.terminal import NoLines, TerminalLines, status_line
 from appo.algorithms.reporting.sinks.terminal_view import TerminalView
+from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.experiment import Experiment
 from appo.utils import files as files_module
 from appo.utils.files import read_json_lines
@@ -441,3 +442,9 @@ def test_tensorboard_files_begin_with_a_layout_and_the_options(run, clock):
     assert b"| learning_rate | " in options[0].tensor_proto.string_val[0]
     plugins = found.summary_metadata
     assert any("hparams" in tag for tag in plugins)
+
+
+def test_no_time_is_left_to_tell_where_no_limit_was_set():
+    run = RunConfig()
+    assert Budget(run.train_for_env_steps, run.train_for_seconds).seconds_left(10, 1.0, 50_000.0) == math.inf
+    assert Budget(run.train_for_env_steps, 50.0).seconds_left(10, 20.0, 50_000.0) == pytest.approx(30.0)

@@ -81,9 +81,10 @@ def test_where_nothing_can_be_written_nothing_is_measured(what, capsys):
 
 def test_no_time_to_measure_in_is_refused(tmp_path, capsys):
     assert (
-        exit_code_of(["--env=CartPole-v1", "--benchmark=True", "--train_for_seconds=0", f"--train_dir={tmp_path}"]) == 2
+        exit_code_of(["--env=CartPole-v1", "--benchmark=True", "--train_for_seconds=0.5", f"--train_dir={tmp_path}"])
+        == 2
     )
-    assert "train_for_seconds=0 is too short to measure anything in; nearest: 1" in capsys.readouterr().err
+    assert "train_for_seconds=0.5 is too short to measure anything in; nearest: 1" in capsys.readouterr().err
 
 
 def test_an_experiment_that_was_not_named_has_nothing_to_do_with_it(tmp_path):
@@ -103,4 +104,4 @@ def test_a_run_that_does_not_train_is_told_with_its_last_line(tmp_path):
     command = [sys.executable, str(ROOT / "train_appo.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
     assert done.returncode == 1 and not list(tmp_path.iterdir())
-    assert "benchmark: nothing was measured; the run said last: train_appo.py: this run needs about" in done.stdout
+    assert "nothing was measured; the run said last: train_appo.py: error: this run needs about" in done.stdout

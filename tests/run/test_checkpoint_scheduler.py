@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint, WorkerReady
+from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, EvaluationFinished, SaveCheckpoint, WorkerReady
+from appo.algorithms.reporting.snapshot import Point
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.controllers import checkpoints as module
+from appo.algorithms.run.controllers.absent import LOOKS_BEFORE_WARNING
 from appo.algorithms.run.controllers.checkpoints import MOST_OPEN, CheckpointScheduler
 from appo.algorithms.run.controllers.context import ControllerContext
 from appo.algorithms.workers.roster import LEARNER, Group, Roster
@@ -284,3 +286,35 @@ def test_nothing_is_saved_before_the_options_have_worked(clock):
     assert case.wait(250.0) == []
     case.scheduler.may_save = True
     assert [kind for _, _, kind in case.wait(1.0)] == ["latest"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_best_metric_that_no_episode_has_is_told_once_with_the_nearest(clock, caplog, ends):
+    case = Case(clock, save_best_metric="kils")
+    point = case.statistics.snapshot()._replace(points=(Point(0, 1, {}),))
+    for _ in range(2 * LOOKS_BEFORE_WARNING):
+        case.scheduler.due(point)
+    assert not caplog.records, "no episode has ended"
+    case.play(1.0, kills=3.0)
+    for _ in range(3 if ends else 2 * LOOKS_BEFORE_WARNING):
+        case.scheduler.due(point)
+    assert len(caplog.records) == (0 if ends else 1)
+    for _ in range(2):
+        case.scheduler.end(point)
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        "save_best_metric=kils is in no episode so far, so no checkpoint is best; there"
+    )
+    assert "there are kills; " in record.getMessage()
+
+
+def test_a_best_metric_that_comes_late_is_not_told_of(clock, caplog):
+    case = Case(clock, save_best_metric="eval_score")
+    point = case.statistics.snapshot()._replace(points=(Point(0, 1, {}),))
+    case.play(1.0)
+    for _ in range(2 * LOOKS_BEFORE_WARNING):
+        case.scheduler.due(point)  # no evaluation has been made
+    case.statistics.add(EvaluationFinished(0, 1, 1, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, {"score": 3.0}, 1.0))
+    case.scheduler.due(point)
+    case.scheduler.end(point)
+    assert not caplog.records

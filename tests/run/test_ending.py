@@ -1,5 +1,8 @@
 """What a run says at its end, and whether its commands are ones that go on."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from appo.algorithms.checkpoints import save
@@ -7,6 +10,12 @@ from appo.algorithms.config import resolve
 from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.algorithms.run import ending
+
+
+@pytest.fixture(autouse=True)
+def _active_environment(monkeypatch):
+    """`python` is the interpreter that runs this."""
+    monkeypatch.setattr(ending.shutil, "which", lambda name: sys.executable)
 
 
 def snapshot(*rewards, episodes=70):
@@ -64,3 +73,10 @@ def test_an_installed_program_is_called_by_its_name(tmp_path):
     lines = told(tmp_path, snapshot(1.0), program="/usr/bin/appo-train")
     assert any(line.startswith("watch:     appo-enjoy --experiment=x") for line in lines)
     assert lines[-1] == f"curves:    tensorboard --logdir {tmp_path}/x"
+
+
+def test_the_interpreter_of_an_environment_that_is_not_active_is_called_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(ending.shutil, "which", lambda name: "/usr/bin/python")
+    for folder, path in [("/", Path(sys.executable).relative_to("/")), (tmp_path, Path(sys.executable))]:
+        monkeypatch.chdir(folder)
+        assert any(line.startswith(f"watch:     {path} enjoy_appo.py ") for line in told(tmp_path, snapshot(1.0)))

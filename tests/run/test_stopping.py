@@ -8,8 +8,9 @@ import pytest
 from appo.algorithms.config import resolve
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
 from appo.algorithms.run.config import goal_of
+from appo.algorithms.run.controllers.absent import LOOKS_BEFORE_WARNING
 from appo.algorithms.run.controllers.callbacks import Callbacks, load_callback
-from appo.algorithms.run.controllers.stopping import POINTS_BEFORE_WARNING, Stopping
+from appo.algorithms.run.controllers.stopping import Stopping
 from appo.utils.options import ConfigError
 from tests.reporting.reporting_cases import episode, restored, small_statistics
 
@@ -94,10 +95,11 @@ def test_a_goal_that_cannot_be_reached_is_refused_or_told_of_once(caplog):
     with pytest.raises(ConfigError, match="needs evaluations beside training: --eval_every_sec=60"):
         resolve(["--env=CartPole-v1", "--stop_when=eval/reward>=5"])
     stopping = Stopping(context("--stop_when=train/entropi<1"))
-    for _ in range(3 * POINTS_BEFORE_WARNING):
+    for _ in range(3 * LOOKS_BEFORE_WARNING):
         stopping.due(snapshot())
         stopping.due(snapshot(tags=[{"train/entropy": 0.5}]))
-    assert caplog.text.count("no point has had the tag of stop_when=train/entropi<1 so far") == 1
+    told = "no point has had the tag of stop_when=train/entropi<1 so far; there are train/entropy; docs"
+    assert caplog.text.count(told) == len(caplog.records) == 1
 
 
 def test_a_run_that_gets_no_further_ends_also_when_it_is_resumed_in_between():
@@ -197,3 +199,12 @@ def test_only_a_text_ends_the_run():
 def test_a_callback_that_is_not_there_is_refused(name, reason):
     with pytest.raises(ConfigError, match=reason):
         load_callback(name)
+
+
+def test_a_callback_that_would_hear_nothing_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "deaf_callback.py").write_text("class Deaf:\n    def on_points(self, *given): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    told = "would hear nothing: it has no method of on_start, on_point, on_end; did you mean on_point"
+    with pytest.raises(ConfigError, match=told):
+        load_callback("deaf_callback:Deaf")

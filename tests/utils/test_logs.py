@@ -73,7 +73,7 @@ def test_a_process_outlives_its_terminal(tmp_path):
     assert (tmp_path / "log.txt").read_text().count("said to nobody") == 3
 
 
-@pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}])
+@pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
 def test_warnings_and_errors_in_the_terminal_carry_their_level(tmp_path, colour):
     code = """
         import logging, pathlib, sys
@@ -85,12 +85,12 @@ def test_warnings_and_errors_in_the_terminal_carry_their_level(tmp_path, colour)
     """
     words = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log.txt")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=os.environ | colour)
-    assert ("\x1b[" in done.stderr) == bool(colour)
+    assert ("\x1b[" in done.stderr) == (colour == {"FORCE_COLOR": "1"})
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)
     assert re.sub(r"^\d\d:\d\d:\d\d ", "", plain, flags=re.MULTILINE).splitlines() == [
         "all is well",
-        "WARNING actor-01 [bold]was killed[/bold]",
-        "ERROR run failed: no cartridge",
+        "warning: actor-01 [bold]was killed[/bold]",
+        "error: run failed: no cartridge",
     ]
 
 
@@ -107,3 +107,18 @@ def test_a_terminal_on_a_full_disk_ends_nothing(tmp_path):
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
     os.close(full)
     assert done.stdout == b"alive\n"
+
+
+def test_a_refusal_is_red_on_a_terminal_and_plain_where_nobody_looks(tmp_path):
+    code = "from appo.utils.logs import say_error; say_error('train_appo.py', 'no [b] ' + 'x' * 200)"
+    plain = f"train_appo.py: error: no [b] {'x' * 200}"
+    words = [sys.executable, "-c", code]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stderr == plain + "\n"
+    for extra, is_red in ({}, True), ({"NO_COLOR": "1"}, False):
+        main, side = os.openpty()
+        subprocess.run(words, stderr=side, check=True, env=os.environ | {"TERM": "xterm"} | extra)
+        os.close(side)
+        shown = os.read(main, 4096).decode().replace("\r\n", "")
+        os.close(main)
+        assert shown == (plain if not is_red else shown) and ("\x1b[1;31m" in shown) == is_red
+        assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain

@@ -103,7 +103,7 @@ def mine():
         ({"__init__": lambda self, leaf, config: nn.Module.__init__(self)}, "Changed' needs an attribute output_size"),
         (
             {"__init__": raises},
-            r"cannot be built: ArithmeticError: seven is no size \(test_model_check.py, line \d+\)$",
+            r"cannot be built: ArithmeticError: seven is no size \(tests/workers/test_model_check.py, line \d+\)$",
         ),
         ({"forward": raises}, "cannot be unrolled over time: ArithmeticError: seven is no size"),
         ({"forward": lambda self, x: x[:, :5]}, r"Changed' gave \(4, 5\) for 4 rows; expected \(4, 6\)"),

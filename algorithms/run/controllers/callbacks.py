@@ -12,6 +12,7 @@ The driver waits for them and no worker does. One that raises is told of once an
 
 from __future__ import annotations
 
+import difflib
 import logging
 import traceback
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.envs.faults import FAILURES
-from appo.utils.cli import import_own
+from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
+
+METHODS = ("on_start", "on_point", "on_end")
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ def load_callback(name: str) -> type[Any]:
     """The class that `--callback=<name>` means.
 
     Raises:
-        ConfigError: it cannot be imported.
+        ConfigError: it cannot be imported, or has none of the methods that are called.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -41,9 +44,14 @@ def load_callback(name: str) -> type[Any]:
     try:
         found: type[Any] = getattr(import_own(module), attribute)
     except FAILURES as error:  # a module of the user's own raises whatever it likes
-        raise ConfigError(f"callback={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"callback={name!r} cannot be imported: {told(error)}") from error
     if not callable(found):
         raise ConfigError(f"callback={name!r} is no class")
+    if isinstance(found, type) and not any(hasattr(found, method) for method in METHODS):
+        own = [each for each in vars(found) if not each.startswith("_")]
+        close = [nearest for each in own for nearest in difflib.get_close_matches(each, METHODS, n=1)]
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"callback={name!r} would hear nothing: it has no method of {', '.join(METHODS)}{hint}")
     return found
 
 
@@ -53,12 +61,13 @@ class Callbacks(Controller):
     def __init__(self, context: ControllerContext) -> None:
         """Makes it, and tells of the start."""
         self._reason = ""
+        self._trace_level = logging.INFO if context.config.run.debug else logging.DEBUG
         self._callback: Any = None
         if context.config.run.callback:
             try:
                 self._callback = load_callback(context.config.run.callback)()
-            except FAILURES:
-                self._give_up("its constructor")
+            except FAILURES as error:
+                self._give_up("its constructor", error)
             self._call("on_start", context.options(), context.config.run.folder)
 
     def note(self, report: Report) -> None:
@@ -87,10 +96,11 @@ class Callbacks(Controller):
             return None
         try:
             return method(*arguments)
-        except FAILURES:
-            self._give_up(name)
+        except FAILURES as error:
+            self._give_up(name, error)
             return None
 
-    def _give_up(self, where: str) -> None:
-        log.warning("the callback raised in %s and is called no more:\n%s", where, traceback.format_exc().rstrip())
+    def _give_up(self, where: str, error: BaseException) -> None:
+        log.warning("the callback raised in %s and is called no more: %s", where, told(error))
+        log.log(self._trace_level, "%s", traceback.format_exc().rstrip())
         self._callback = None

@@ -18,6 +18,8 @@ from appo.algorithms.messages import (
     WorkerReady,
 )
 from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.statistics import EVALUATED
+from appo.algorithms.run.controllers.absent import AbsenceWatch
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.workers.roster import LEARNER
 from appo.utils.files import DiskFaults
@@ -36,6 +38,8 @@ class CheckpointScheduler(Controller):
         self._run = run = context.config.run
         self._statistics = context.statistics
         self._run_state = context.run_state
+        name = run.save_best_metric
+        self._absence = AbsenceWatch(name, f"save_best_metric={name} is in no episode so far, so no checkpoint is best")
         self._roster = context.roster
         now = time.monotonic()
         self._next = {
@@ -76,9 +80,20 @@ class CheckpointScheduler(Controller):
 
     def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
         """The checkpoints that are to be written now."""
+        if snapshot.points:
+            self._look_for_metric()
         if self.may_save and snapshot.state == "training":
             self._ask_for_what_is_due()
         return self.commands()
+
+    def end(self, last: RunSnapshot) -> None:
+        """Say what no episode has had, however few points there were."""
+        del last
+        self._look_for_metric()
+        self._absence.tell()
+
+    def _look_for_metric(self) -> None:
+        self._absence.look(self._statistics.known_metrics(evaluated=self._run.save_best_metric.startswith(EVALUATED)))
 
     def commands(self) -> Sequence[Command]:
         """What was asked for since the last call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 from appo.algorithms.messages import Command, PolicyRestored, Report
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.config import Goal, goal_of
+from appo.algorithms.run.controllers.absent import AbsenceWatch
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 
 # A mean has to be this much better, as a share of the best one's size, to count as progress.
 PROGRESS = 0.01
-POINTS_BEFORE_WARNING = 20
 EPISODES = ("reward", "true_reward")  # means over whole windows of episodes; every other metric is a tag
-
-log = logging.getLogger(__name__)
 
 
 class Stopping(Controller):
@@ -31,7 +28,8 @@ class Stopping(Controller):
         self._told, self._patience = run.stop_when, run.stop_after_no_progress
         self._best, self._best_frames = -math.inf, 0
         self._reason = ""
-        self._is_known, self._points_without = False, 0  # the goal's tag: a point has had it; how many had not before
+        name = "" if self._goal is None else self._goal.metric
+        self._absence = AbsenceWatch(name, f"no point has had the tag of stop_when={self._told} so far")
 
     def note(self, report: Report) -> None:
         """Go on with the patience that a checkpoint has kept."""
@@ -62,21 +60,12 @@ class Stopping(Controller):
             values = {policy: self._statistics.best_metric(policy, metric) for policy in range(number)}
         else:
             values = {point.policy: point.scalars.get(metric) for point in snapshot.points}
-            self._warn_of_unknown(values)
+            self._absence.look({tag for point in snapshot.points for tag in point.scalars})
         for policy, value in values.items():
             if value is not None and self._goal.holds(value):
                 name = f" of policy {policy}" if number > 1 else ""
                 return f"reached stop_when={self._told}: {metric}{name} is {value:.4g}"
         return ""
-
-    def _warn_of_unknown(self, values: dict[int, float | None]) -> None:
-        """Say once that no point has the tag of the goal: it may be misspelt."""
-        self._is_known |= any(value is not None for value in values.values())
-        if self._is_known or not values:
-            return
-        self._points_without += 1
-        if self._points_without == POINTS_BEFORE_WARNING:
-            log.warning("no point has had the tag of stop_when=%s so far; docs/metrics.md lists them", self._told)
 
     def _stuck(self, snapshot: RunSnapshot) -> str:
         if not self._patience:
