@@ -82,7 +82,7 @@ def log_to_terminal_and_file(path: Path) -> None:
     file = LogFile(path, delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     log_to_terminal()
-    logging.getLogger("algorithms").setLevel(logging.DEBUG)
+    logging.getLogger("appo.algorithms").setLevel(logging.DEBUG)
     logging.getLogger().addHandler(file)
 
 
