@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
 
 COMMANDS = {
+    "export": "a trained policy as a file of ONNX or torch.export, with a card beside it",
     "plot": "return and speed of an experiment as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
     "timing": "where the time of each kind of process has gone",
