@@ -150,7 +150,7 @@ def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
         }
 
     monkeypatch.setattr(export, "_opened", wrong)
-    with pytest.raises(ExportError, match="another .* than the policy.*not kept"):
+    with pytest.raises(ExportError, match=r"another .* than the policy.*not kept"):
         export_policy(restored_policy("mlp", "none", "discrete"), tmp_path / "policy.pt2", lambda written: "")
     assert not list(tmp_path.iterdir())
 
