@@ -1,9 +1,10 @@
 """A run's whole configuration: every room's options composed, and how layers of values become one.
 
-Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
-typed. For an environment without family defaults, options that no layer set are chosen after a moment of random play
-(`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where a run is, and what to
-do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
+Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < the file of
+`--config` < what the user typed. For an environment without family defaults, options that no layer set are chosen after
+a moment of random play (`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where
+a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been
+moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
 `python -m appo.algorithms.config` writes the reference page docs/options.md from the declarations.

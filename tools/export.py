@@ -32,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         require_format(chosen.file)
         restored = restore_policy(chosen.folder, policy=chosen.policy_index, kind=chosen.load_checkpoint_kind)
+        for warning in restored.checkpoint.warnings:
+            print(f"export: {warning}", file=sys.stderr)
         exported = export_policy(restored, chosen.file, lambda written: model_card(restored, written, command))
     except (ExportError, ConfigError, UnsupportedSpaceError, EnvError, OSError) as error:
         print(f"export: {str(error).partition(chr(10))[0]}", file=sys.stderr)

@@ -42,6 +42,7 @@ class Port(NamedTuple):
     dtype: str  # numpy's name of it
     path: tuple[Any, ...] = ()  # keys from an observation or action of the environment down to this array
     meaning: str = ""
+    origin: Any = 0  # what categories count from, a number or a list of them
 
 
 class ExportedPolicy(nn.Module):
@@ -128,7 +129,10 @@ class ExportedPolicy(nn.Module):
         return arrays
 
     def _input_ports(self, spec: EnvSpec) -> tuple[Port, ...]:
-        ports = [Port(part.name, part.shape, part.dtype, part.path, part.meaning) for part in self.observation_parts]
+        ports = [
+            Port(part.name, part.shape, part.dtype, part.path, part.meaning, part.origin)
+            for part in self.observation_parts
+        ]
         if self._has_info_mask:
             (mask,) = [leaf for leaf in spec.observations if leaf.name == ACTION_MASK]
             ports.append(
@@ -163,6 +167,7 @@ class _StoredObservation(nn.Module):
         self.name, self.path, self.shape, self.dtype = leaf.name, part.path, part.native_shape, leaf.dtype
         self.meaning = "1 for each choice that is allowed" if leaf.kind == "mask" else leaf.kind
         self._stored_shape, self._channels_last = leaf.shape, part.channels_last
+        self.origin = 0 if part.offset is None else np.asarray(part.offset).tolist()
         offset = None if part.offset is None else torch.as_tensor(part.offset, dtype=getattr(torch, leaf.dtype))
         self.register_buffer("offset", offset, persistent=False)
 

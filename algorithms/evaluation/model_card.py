@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from appo.algorithms.config import TrainConfig
-from appo.algorithms.evaluation.export import ONNX, TOLERANCE, Exported
+from appo.algorithms.evaluation.export import CHECKED_BATCHES, ONNX, TOLERANCE, Exported
 from appo.algorithms.evaluation.exported_policy import (
     NEXT_RECURRENT_STATE,
     RECURRENT_STATE,
@@ -51,7 +51,8 @@ def model_card(restored: RestoredPolicy, exported: Exported, command: str) -> st
         "returns": _returns_of(checkpoint.payload.get("run_state")),
         "observations": f"`{restored.spaces[0]}`",
         "actions": f"`{restored.spaces[1]}`",
-        "checked": f"batches of 1, 3 and 7 against the policy: largest difference {exported.largest_difference:.1e} "
+        "checked": f"batches of {', '.join(map(str, CHECKED_BATCHES))} against the policy: "
+        f"largest difference {exported.largest_difference:.1e} "
         f"(allowed: {TOLERANCE:g}, in proportion beyond 1)",
         "made by": f"`{command}`",
     }
@@ -73,26 +74,16 @@ def example(exported: Exported) -> str:
     lines = ["import numpy as np", "import onnxruntime" if is_onnx else "import torch", ""]
     lines += [*opening.format(file=_quoted(exported.path.name)).splitlines(), "", ""]
     lines += [*_act(policy), "", ""]
-    given = [port for port in policy.inputs if port.name != RECURRENT_STATE]
-    by_keys = [port for port in policy.inputs if port.path]
-    (plain, *_) = given
-    names = ["observation"]
-    if by_keys:
-        lines.append(f"observation = {_nested({port.path: _zeros(port) for port in by_keys})}  # of env.reset()")
-    else:
-        lines.append(f"observation = {_zeros(plain)}  # of env.reset()")
+    by_keys = {port.path: _zeros(port) for port in policy.inputs if port.path}
+    seen = _nested(by_keys) if by_keys else _zeros(policy.inputs[0])
+    lines.append(f"observation = {seen}  # of env.reset()")
     if _mask_of_infos(policy):
-        (mask,) = [port for port in given if port.name == ACTION_MASK]
-        lines.append(f"action_mask = np.ones({mask.shape}, np.{mask.dtype})  # of the infos")
-        names.append(ACTION_MASK)
-    state = "None"
-    if any(port.name == RECURRENT_STATE for port in policy.inputs):
+        (mask,) = [port for port in policy.inputs if port.name == ACTION_MASK]
+        lines.append(f"{ACTION_MASK} = np.ones({mask.shape}, np.{mask.dtype})  # of the infos")
+    if policy.state_size:
         lines.append(f"state = np.zeros((1, {policy.state_size}), np.float32)  # where an episode begins")
-        names.append("state")
-        state = "state"
-    lines += ["for _ in range(3):"]
-    call = f"act({', '.join(names)})"
-    lines += [f"    action, state = {call}" if state == "state" else f"    action = {call}"]
+    result = "action, state" if policy.state_size else "action"
+    lines += ["for _ in range(3):", f"    {result} = act({', '.join(_arguments(policy))})"]
     lines += ["    print(action)  # for env.step(action)"]
     return "\n".join(lines) + "\n"
 
@@ -108,22 +99,23 @@ def changed_options(config: TrainConfig) -> dict[str, Any]:
 
 def _act(policy: ExportedPolicy) -> list[str]:
     """The function of the example that decides one step of one agent."""
-    has_memory, has_mask = bool(policy.state_size), _mask_of_infos(policy)
-    names = ["observation", *[ACTION_MASK] * has_mask, *["state"] * has_memory]
-    lines = [f"def act({', '.join(names)}):", "    inputs = {"]
+    lines = [f"def act({', '.join(_arguments(policy))}):", "    inputs = {"]
     for port in policy.inputs:
         keys = "".join(f"[{_quoted(key)}]" for key in port.path)
-        source = f"observation{keys}"
+        source = f"np.asarray(observation{keys}, np.{port.dtype})[None]"
         if port.name == RECURRENT_STATE:
-            lines.append(f"        {_quoted(port.name)}: state,")
-            continue
-        if has_mask and port.name == ACTION_MASK and not port.path:
-            source = ACTION_MASK
-        lines.append(f"        {_quoted(port.name)}: np.asarray({source}, np.{port.dtype})[None],")
-    lines += ["    }", "    outputs = run(inputs)"]
+            source = "state"
+        elif port.name == ACTION_MASK and _mask_of_infos(policy):
+            source = f"np.asarray({ACTION_MASK}, np.{port.dtype})[None]"
+        lines.append(f"        {_quoted(port.name)}: {source},")
     parts = {part.path: f"outputs[{_quoted(part.name)}][0]" for part in policy.action_parts}
-    action = _nested(parts, policy.action_space) if () not in parts else parts[()]
-    return [*lines, f"    return {action}" + (f", outputs[{_quoted(NEXT_RECURRENT_STATE)}]" if has_memory else "")]
+    after = f", outputs[{_quoted(NEXT_RECURRENT_STATE)}]" if policy.state_size else ""
+    return [*lines, "    }", "    outputs = run(inputs)", f"    return {_nested(parts, policy.action_space)}{after}"]
+
+
+def _arguments(policy: ExportedPolicy) -> list[str]:
+    """Of the example's function."""
+    return ["observation", *[ACTION_MASK] * _mask_of_infos(policy), *["state"] * bool(policy.state_size)]
 
 
 def _mask_of_infos(policy: ExportedPolicy) -> bool:
@@ -153,6 +145,8 @@ def _quoted(key: Any) -> str:
 
 
 def _zeros(port: Port) -> str:
+    if port.origin:
+        return f"np.full({port.shape}, {port.origin}, np.{port.dtype})"
     return f"np.zeros({port.shape}, np.{port.dtype})"
 
 

@@ -1,6 +1,7 @@
 """Exported policies: files that answer as the policy does, for every encoder, memory and action space; refusals."""
 
 import itertools
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import gymnasium
@@ -11,9 +12,10 @@ from gymnasium import spaces
 from torch import nn
 
 from appo.algorithms.evaluation import export
-from appo.algorithms.evaluation.export import ExportError, export_policy
+from appo.algorithms.evaluation.export import Exported, ExportError, export_policy
 from appo.algorithms.evaluation.exported_policy import ExportedPolicy
 from appo.algorithms.evaluation.loading import RestoredPolicy
+from appo.algorithms.evaluation.model_card import example
 from appo.algorithms.models.config import ModelConfig
 from appo.envs.spaces import ActionLayout, ObservationLayout
 from appo.envs.specs import complete_spec
@@ -138,6 +140,19 @@ def test_actions_of_the_exported_function_are_those_of_the_space():
         box, choice, binary, number = (outputs[name][row].numpy() for name in names)
         assert restored.spaces[1].contains((box, np.int64(choice), {"a": binary, "b": number}))
     assert len({tuple(box) for box in outputs["action/0"].tolist()}) == 20
+
+
+@pytest.mark.parametrize(
+    "case", [("auto", "gru", "mixed", MASKED), ("auto", "none", "multi", ""), ("mlp", "lstm", "box", "")]
+)
+def test_the_program_of_a_card_acts_for_any_spaces(case, capsys):
+    restored = restored_policy(*case)
+    policy = ExportedPolicy(restored.model, restored.spaces, restored.spec)
+    code = example(Exported(Path("policy.pt2"), policy, 0.0))
+    found: dict[str, object] = {"opened": policy}
+    exec(code.replace('torch.export.load("policy.pt2").module()', "opened"), found)
+    assert restored.spaces[1].contains(found["action"])
+    assert len(capsys.readouterr().out.splitlines()) >= 3
 
 
 def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
