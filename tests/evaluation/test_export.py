@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,7 @@ NESTED = spaces.Dict(
     c=spaces.Dict(d=spaces.Box(-1, 1, (2, 2), np.float64), image=SMALL_IMAGE),
     e=spaces.MultiBinary(3),
 )
-OBSERVATIONS = {
+OBSERVATIONS: dict[str, Any] = {
     "mlp": NUMBERS,
     "conv_simple": IMAGE,
     "conv_medium": IMAGE,
@@ -41,10 +41,10 @@ OBSERVATIONS = {
     "minigrid_tiny": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "auto": NESTED,
 }
-ACTIONS = {
+ACTIONS: dict[str, Any] = {
     "discrete": spaces.Discrete(4, start=2),
     "multi": spaces.MultiDiscrete([3, 2, 4]),
-    "box": spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, np.inf])),
+    "box": spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, np.inf], np.float32)),
     "mixed": spaces.Tuple(
         [
             spaces.Box(-3.0, 5.0, (2,)),
@@ -53,7 +53,11 @@ ACTIONS = {
         ]
     ),
 }
-CORES = {"none": {"use_rnn": False}, "gru": {"rnn_type": "gru"}, "lstm": {"rnn_type": "lstm", "rnn_num_layers": 2}}
+CORES: dict[str, dict[str, Any]] = {
+    "none": {"use_rnn": False},
+    "gru": {"rnn_type": "gru"},
+    "lstm": {"rnn_type": "lstm", "rnn_num_layers": 2},
+}
 MASKED = "masked"  # by the infos
 FORMATS = (".onnx", ".pt2")
 QUICK = [
