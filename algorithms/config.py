@@ -1,9 +1,10 @@
 """A run's whole configuration: every room's options composed, and how layers of values become one.
 
-Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < what the user
-typed. For an environment without family defaults, options that no layer set are chosen after a moment of random play
-(`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where a run is, and what to
-do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been moved.
+Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < the file of
+`--config` < what the user typed. For an environment without family defaults, options that no layer set are chosen after
+a moment of random play (`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where
+a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been
+moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
 `python -m appo.algorithms.config` writes the reference page docs/options.md from the declarations.
@@ -23,14 +24,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import HINTS
+from appo.algorithms.familiar_words import HINTS, SYNONYMS
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.population.config import PopulationConfig
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.sampling.config import RANDOM, SamplingConfig
-from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_saved
+from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_options, read_saved
 from appo.algorithms.workers.config import WorkersConfig
 from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
 from appo.envs.config import EnvConfig
@@ -40,7 +41,7 @@ from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
-LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior")
+LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "config")
 NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _DESCRIPTION = "Train a policy with asynchronous PPO."
@@ -158,11 +159,12 @@ def resolve(
         ConfigError: something cannot be run; the message says what would.
     """
     choices: dict[str, Choice] = {}
+    argv, of_file = _with_file(argv)
     if profile is not None and cli.asks_for_help(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
         words = [word for word in argv if not cli.asks_for_help([word])]
         unfitted = _resolved(_merge_layers(words, prog, _DESCRIPTION, begins_anew=True))
         choices = _choices(unfitted, *profile(unfitted))
-    resolved = _resolved(_merge_layers(argv, prog, _DESCRIPTION, choices=choices))
+    resolved = _resolved(_merge_layers(argv, prog, _DESCRIPTION, choices=choices, of_file=of_file))
     resolved.config.run.check_machine()
     return resolved
 
@@ -210,6 +212,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
         ConfigError: there is no such experiment, or something cannot be run; the message says what would.
     """
     evaluation = {"evaluation": EvaluationConfig}
+    argv, _ = _with_file(argv, evaluation)
     argv = _with_env(argv)
     layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
     _settle(layers.values)
@@ -325,6 +328,7 @@ def _merge_layers(
     choices: Mapping[str, Choice] | None = None,
     *,
     begins_anew: bool = False,
+    of_file: Mapping[str, str] | None = None,
 ) -> _Layers:
     cli.require_text(argv)
     cli.require_working_directory()
@@ -356,12 +360,50 @@ def _merge_layers(
         for name in sorted(parsed.typed & before.keys())
         if parsed.values[name] != before[name]
     )
-    origins = {name: layer for layer, values in layers.items() for name in values}
+    origins = {name: layer for layer, values in layers.items() for name in values} | dict(of_file or {})
     for name, value in layers[FAMILY_DEFAULTS].items():  # config.json holds them as well
         if origins[name] == CONFIG_FILE and name not in saved.typed and before[name] == value:
             origins[name] = FAMILY_DEFAULTS
     typed = tuple(sorted(parsed.typed.union(saved.typed) & options.keys()))
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
+
+
+def _with_file(argv: Sequence[str], evaluation: Mapping[str, type] | None = None) -> tuple[list[str], dict[str, str]]:
+    """The words of a command line with those of its `--config` file before them; option -> file, for these.
+
+    Raises:
+        ConfigError: the file cannot be read, or sets what cannot be set: it is named as the layer.
+    """
+    file = cli.typed_word(argv, "config")
+    if not file:
+        return list(argv), {}
+    found, is_saved = read_options(Path(file).expanduser())
+    if is_saved:  # of another experiment, which has a place of its own
+        found = {name: value for name, value in found.items() if name not in LOCATION}
+    sections = {name for name in _groups("", "") if isinstance(found.get(name), dict)}
+    for name in sections:
+        found = found | found[name]
+    found = {name: value for name, value in found.items() if name not in sections}
+    env, auxiliary = (cli.typed_word(argv, name) or _text_of(found, name) for name in ("env", "auxiliary_loss"))
+    options = cli.declared_options(dict(evaluation or {}) | _groups(env, auxiliary))
+    for name in (found.keys() - options.keys()) & (SYNONYMS.keys() | HINTS.keys()):
+        says = f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS[name]
+        raise ConfigError(f"{file} sets unknown option {name!r}; {says}")
+    if "config" in found:
+        raise ConfigError(f"{file} sets config; one file can be read: leave it out")
+    texts = {name for name, entry in options.items() if entry.kind is str}
+    plain = {name: _typed_text(value) if name in texts else value for name, value in found.items()}
+    values = cli.check_layer(plain, options, file)
+    typed = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")}
+    kept = {name: value for name, value in values.items() if not typed & {name, *options[name].rule.aliases}}
+    return [*(f"--{name}={to_text(value)}" for name, value in kept.items()), *argv], dict.fromkeys(kept, file)
+
+
+def _typed_text(value: Any) -> Any:
+    """A table as JSON and a list with commas, as they would be typed; anything else as it is."""
+    if isinstance(value, list):
+        return ",".join(str(entry) for entry in value)
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _with_env(argv: Sequence[str]) -> Sequence[str]:

@@ -1,8 +1,9 @@
-"""config.json of an experiment: where it is, and its content before the options are known."""
+"""Files of options before the options are known: config.json of an experiment, and the file of `--config`."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,3 +66,25 @@ def parse_saved(text: str, source: str) -> Saved:
     if not isinstance(options, dict) or not options or not isinstance(typed, list):
         raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {REPAIR}')
     return Saved(options, tuple(str(name) for name in typed))
+
+
+def read_options(path: Path) -> tuple[dict[str, Any], bool]:
+    """Names and values of the file of `--config`, and whether it is the config.json of an experiment.
+
+    Raises:
+        ConfigError: it cannot be read, or is neither TOML nor JSON with names and values.
+    """
+    readers = {".toml": tomllib.loads, ".json": json.loads}
+    if path.suffix not in readers:
+        raise ConfigError(f"config={path} is no file of options: write plan.toml with lines such as gamma = 0.99")
+    try:
+        document = readers[path.suffix](path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"config={path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no text, no TOML, no JSON
+        raise ConfigError(f"{path} is no {path.suffix[1:].upper()}: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f'{path} holds no names and values; for example {{"gamma": 0.99}}')
+    if document.keys() == {"options", "typed"} and isinstance(document["options"], dict):
+        return document["options"], True
+    return document, False

@@ -35,7 +35,7 @@ _STORED_AS = MappingProxyType(
 )
 
 
-class _Part(NamedTuple):
+class ObservationPart(NamedTuple):
     """One leaf of an observation and how its value is found and laid out."""
 
     leaf: ObservationLeaf
@@ -51,22 +51,22 @@ class ObservationLayout:
     """How observations of one space are stored. `write` takes one row or, with a slice, a batch of them."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self._parts = tuple(part._replace(space_dtype=_space_at(space, part.path).dtype) for part in _parts(space, ()))
-        self.leaves = tuple(part.leaf for part in self._parts)
+        self.parts = tuple(part._replace(space_dtype=_space_at(space, part.path).dtype) for part in _parts(space, ()))
+        self.leaves = tuple(part.leaf for part in self.parts)
         names = [leaf.name for leaf in self.leaves]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
             raise UnsupportedSpaceError(f"two observations are both named {sorted(repeated)}; rename a key of {space}")
-        first = self._parts[0]
-        self.is_plain = len(self._parts) == 1 and not first.path and first.offset is None
+        first = self.parts[0]
+        self.is_plain = len(self.parts) == 1 and not first.path and first.offset is None
         """A single array: `views[0][row] = observation` is all that `write` would do, if it fits."""
         self.plain_shape = first.native_shape
         # The dtype last seen of each part, which is known to be castable: values of it need no second look.
-        self.known_dtypes: list[np.dtype[Any] | None] = [None] * len(self._parts)
+        self.known_dtypes: list[np.dtype[Any] | None] = [None] * len(self.parts)
 
     def views(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The arrays [E, ...] by leaf, as views shaped like the environment's own values."""
-        return [_native_view(arrays[part.leaf.name], part) for part in self._parts]
+        return [_native_view(arrays[part.leaf.name], part) for part in self.parts]
 
     def write(self, views: list[np.ndarray], rows: int | slice, observation: Any) -> None:
         """Store an observation in row `rows` of the views, or a batch of observations in the slice of all rows.
@@ -75,7 +75,7 @@ class ObservationLayout:
             MisfitError: a key is missing, or a value is not of the declared shape, or cannot be cast to the dtype.
         """
         batch = (len(views[0]),) if isinstance(rows, slice) else ()
-        for number, (view, part) in enumerate(zip(views, self._parts, strict=True)):
+        for number, (view, part) in enumerate(zip(views, self.parts, strict=True)):
             value = observation
             for key in part.path:
                 try:
@@ -91,7 +91,7 @@ class ObservationLayout:
     def restored(self, arrays: dict[str, np.ndarray]) -> Any:
         """The arrays [E, ...] by leaf as one batch of the space: nested, with its dtypes and its own axes."""
         nested: dict[Any, Any] = {}
-        for view, part in zip(self.views(arrays), self._parts, strict=True):
+        for view, part in zip(self.views(arrays), self.parts, strict=True):
             value = view if part.offset is None else view + part.offset
             value = value if value.dtype == part.space_dtype else value.astype(part.space_dtype)
             if not part.path:
@@ -108,7 +108,7 @@ class ObservationLayout:
         Raises:
             MisfitError: names the key.
         """
-        for part in self._parts:
+        for part in self.parts:
             value = observation
             for key in part.path:
                 value = value[key]
@@ -120,7 +120,7 @@ class ObservationLayout:
                 raise MisfitError(part.leaf.name, f"one of {part.leaf.num_categories} categories", f"{value}")
 
 
-def _fitting(value: Any, part: _Part, batch: tuple[int, ...]) -> np.ndarray:
+def _fitting(value: Any, part: ObservationPart, batch: tuple[int, ...]) -> np.ndarray:
     """The value as an array, which has the declared shape and can be cast to the declared dtype."""
     try:
         array = np.asarray(value)
@@ -148,7 +148,7 @@ def _describe_missing(value: Any) -> str:
     return f"missing: it has {sorted(map(str, value))}" if isinstance(value, dict) else f"missing in {describe(value)}"
 
 
-def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[_Part]:
+def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[ObservationPart]:
     if isinstance(space, spaces.Dict):
         if not space.spaces:
             raise UnsupportedSpaceError(f"the observation {_where(path)} is an empty Dict; give it at least one key")
@@ -164,18 +164,20 @@ def _parts(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[_Part]:
         yield _box_part(space, name, path)
     elif isinstance(space, spaces.Discrete):
         leaf = ObservationLeaf(name, (1,), "int32", "categorical", int(space.n))
-        yield _Part(leaf, path, (), np.dtype(np.int64), offset=int(space.start) or None)
+        yield ObservationPart(leaf, path, (), np.dtype(np.int64), offset=int(space.start) or None)
     elif isinstance(space, spaces.MultiDiscrete):
         leaf = ObservationLeaf(name, space.shape, "int32", "categorical", int(space.nvec.max()))
         offset = space.start if np.any(space.start) else None
-        yield _Part(leaf, path, space.shape, np.dtype(np.int64), offset=offset)
+        yield ObservationPart(leaf, path, space.shape, np.dtype(np.int64), offset=offset)
     elif isinstance(space, spaces.MultiBinary):
-        yield _Part(ObservationLeaf(name, space.shape, "int8", "vector"), path, space.shape, np.dtype(np.int64))
+        yield ObservationPart(
+            ObservationLeaf(name, space.shape, "int8", "vector"), path, space.shape, np.dtype(np.int64)
+        )
     else:
         raise UnsupportedSpaceError(f"the observation {_where(path)} is {space}; {_observation_remedy(space, path)}")
 
 
-def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> _Part:
+def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> ObservationPart:
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise UnsupportedSpaceError(
             f"the observation {ACTION_MASK!r} is {space}; make it a MultiBinary with one entry per choice of every "
@@ -183,22 +185,24 @@ def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> _Part:
         )
     size = _entries(space.shape)
     # A mask is zeros and ones, in whatever dtype.
-    return _Part(ObservationLeaf(ACTION_MASK, (size,), "uint8", "mask"), path, space.shape, np.dtype(np.float64))
+    return ObservationPart(
+        ObservationLeaf(ACTION_MASK, (size,), "uint8", "mask"), path, space.shape, np.dtype(np.float64)
+    )
 
 
-def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> _Part:
+def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> ObservationPart:
     shape, dtype = space.shape, space.dtype.name
     stored = _STORED_AS.get(dtype, dtype)
     if dtype != "uint8" or not 2 <= len(shape) <= 4:
-        return _Part(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, space.dtype)
+        return ObservationPart(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, space.dtype)
     if len(shape) == 2:
-        return _Part(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, space.dtype)
+        return ObservationPart(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, space.dtype)
     # The channels are the shorter of the two outer axes of an image; Gymnasium puts them last.
     channels_last = shape[-1] <= shape[-3]
     height, width, channels = shape[-3:] if channels_last else (shape[-2], shape[-1], shape[-3])
     frames = shape[0] if len(shape) == 4 else 1  # stacked images: each brings its channels
     leaf = ObservationLeaf(name, (frames * channels, height, width), stored, "image")
-    return _Part(leaf, path, shape, space.dtype, channels_last)
+    return ObservationPart(leaf, path, shape, space.dtype, channels_last)
 
 
 def _space_at(space: Any, path: tuple[str, ...]) -> Any:
@@ -207,7 +211,7 @@ def _space_at(space: Any, path: tuple[str, ...]) -> Any:
     return space
 
 
-def _native_view(array: np.ndarray, part: _Part) -> np.ndarray:
+def _native_view(array: np.ndarray, part: ObservationPart) -> np.ndarray:
     shape = part.native_shape
     if not part.channels_last:
         return array.reshape(array.shape[0], *shape)

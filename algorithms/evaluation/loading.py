@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from appo.algorithms import checkpoints
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
@@ -10,6 +11,52 @@ from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.envs.api import EnvSpec
 from appo.utils.options import ConfigError
+
+if TYPE_CHECKING:
+    from appo.algorithms.config import TrainConfig
+
+
+class RestoredPolicy(NamedTuple):
+    """A policy of an experiment with what it was trained for."""
+
+    model: ActorCritic
+    spaces: tuple[Any, Any]
+    """Of observations and of actions, of one agent."""
+    spec: EnvSpec
+    checkpoint: Checkpoint
+    config: TrainConfig
+
+
+def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", device: str = "cpu") -> RestoredPolicy:
+    """A policy from the folder of its experiment.
+
+    Args:
+        folder: of the experiment.
+        policy: which of several.
+        kind: "latest" or "best" checkpoint.
+        device: as torch names it.
+
+    Raises:
+        ConfigError: there is no such experiment, no checkpoint that can be read, or its environment is not installed.
+        EnvError: the environment, which is built to see its spaces, fails.
+    """
+    from appo.algorithms.config import resolve_evaluation
+    from appo.envs.api import EnvContext
+    from appo.envs.option_wrappers import env_of
+    from appo.envs.registry import make_batch_env
+
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no experiment: it has no config.json")
+    # Absolute: of the folder that one stands in, the path `.` has no name.
+    place = folder.absolute()
+    config, _ = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"])
+    if not 0 <= policy < config.sampling.num_policies:
+        raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
+    batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
+    spec, spaces = batch.spec, batch.spaces
+    batch.close()
+    checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
+    return RestoredPolicy(restore_model(checkpoint, config.model, spec, device), spaces, spec, checkpoint, config)
 
 
 def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoint:

@@ -21,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from appo.algorithms.checkpoints import Checkpoint
-from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
+from appo.algorithms.evaluation.loading import restore_policy
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import PolicyInference
 from appo.envs.api import ACTION_MASK, EnvSpec, MisfitError
 from appo.envs.contract import fitting_mask
 from appo.envs.spaces import ActionLayout, ObservationLayout
-from appo.utils.options import ConfigError
 
 
 class LoadedPolicy:
@@ -150,20 +149,6 @@ def load_policy(
         ConfigError: there is no such experiment, no checkpoint that can be read, or its environment is not installed.
         EnvError: the environment, which is built to see its spaces, fails.
     """
-    from appo.algorithms.config import resolve_evaluation
-    from appo.envs.api import EnvContext
-    from appo.envs.option_wrappers import env_of
-    from appo.envs.registry import make_batch_env
-
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} is no experiment: it has no config.json")
-    config, _ = resolve_evaluation([f"--experiment={folder.name}", f"--train_dir={folder.parent}"])
-    if not 0 <= policy < config.sampling.num_policies:
-        raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
-    batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
-    spec, spaces = batch.spec, batch.spaces
-    batch.close()
-    checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
-    model = restore_model(checkpoint, config.model, spec, device)
+    restored = restore_policy(Path(folder), policy=policy, kind=kind, device=device)
+    model, spaces, spec, checkpoint, _ = restored
     return LoadedPolicy(model, spaces, spec, checkpoint, device=device, deterministic=deterministic, seed=seed)

@@ -40,4 +40,6 @@ _CHOICES = {"cpu": ON_CPU}
 
 def choices_for(device: torch.device) -> DeviceChoices:
     """What networks use on this device."""
+    if torch.compiler.is_exporting():  # for devices yet unknown, and batches of any size
+        return OF_TORCH
     return _CHOICES.get(device.type, OF_TORCH)

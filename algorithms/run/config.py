@@ -72,6 +72,11 @@ class RunConfig:
     experiment: str = option("default_experiment", "Name of the run and of its folder")
     train_dir: str = option("./train_dir", "Folder of all experiments")
     experiments_root: str = option("", "Folder below train_dir that groups experiments")
+    config: str = option(
+        "",
+        "TOML or JSON file of options, such as plan.toml or the config.json of another experiment. They count as typed "
+        "before the words of the command line, which win. Empty: none",
+    )
     restart_behavior: str = option(
         "resume",
         "What happens when the experiment exists. resume: go on; restart: move the old folder aside; overwrite: "
