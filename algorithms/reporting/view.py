@@ -1,15 +1,16 @@
 """A run as a frame of text: a pure function of its state and of the room that there is.
 
 The frame is made of panels, one below the other: the run itself with progress and speed, and tables of returns, losses,
-time of the processes, memory and faults. Where the room is too low, panels are left out in the order of
-`DROPPED_FIRST`, that of returns row by row; where it is too narrow, columns and words at the right. A number is shown
-whole or not at all.
+time of the processes, what limits the speed, memory and faults. Where the room is too low, panels are left out in the
+order of `DROPPED_FIRST`, that of returns row by row; where it is too narrow, columns and words at the right. A number
+is shown whole or not at all.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -23,7 +24,7 @@ from appo.algorithms.memory.counters import IN_PARALLEL, PART_OF, Timer
 from appo.algorithms.reporting.view_state import RETURN, ViewState
 from appo.algorithms.reporting.wording import in_digits, in_short, time_left
 
-DROPPED_FIRST = ("memory", "time", "losses", "return", "faults")
+DROPPED_FIRST = ("memory", "limit", "time", "losses", "return", "faults")
 LEAST_HEIGHT = 3  # of the panel that is always there
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = 2
@@ -165,6 +166,14 @@ def _time(state: ViewState, width: int) -> list[Text]:
     return [_head("time", [], width), *lines] if lines else []
 
 
+def _limit(state: ViewState, width: int) -> list[Text]:
+    finding = state.snapshot.bottleneck
+    if finding is None or width <= 2 * _LABEL_WIDTH:
+        return []
+    first, *more = textwrap.wrap(finding.said, width - _LABEL_WIDTH, break_long_words=False)
+    return [_row("limit", [Text(first)], width, "magenta"), *(_row("", [Text(line)], width) for line in more)]
+
+
 def _memory(state: ViewState, width: int) -> list[Text]:
     shared = _shared(state)
     tags = {"driver": "0_aux/master_process_memory_mb"}
@@ -184,6 +193,7 @@ _PANELS: Mapping[str, Callable[[ViewState, int], list[Text]]] = {
     "return": _returns,
     "losses": _losses,
     "time": _time,
+    "limit": _limit,
     "memory": _memory,
     "faults": _faults,
 }

@@ -15,6 +15,7 @@ import pytest
 from appo.algorithms.config import resolve
 from appo.algorithms.messages import PolicyRestored
 from appo.algorithms.reporting import statistics as statistics_module
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.sinks import status as status_module
 from appo.algorithms.reporting.sinks import tensorboard as tensorboard_module
@@ -314,9 +315,10 @@ def test_the_option_and_the_terminal_decide_what_is_shown(run, monkeypatch):
 def test_status_json_is_read_as_it_was_written(run, clock):
     run.statistics.add(episode(0, 4.0))
     clock.now += 1.0
-    snapshot = run.statistics.snapshot()
-    read = from_json(json.loads(json.dumps(as_json(snapshot))))
-    assert read == snapshot._replace(points=(), timing=())
+    finding = Finding("balanced", "no stage waits for another", {"busy": 0.9})
+    for snapshot in (run.statistics.snapshot(), run.statistics.snapshot()._replace(bottleneck=finding)):
+        read = from_json(json.loads(json.dumps(as_json(snapshot))))
+        assert read == snapshot._replace(points=(), timing=())
 
 
 def add_point(run, clock, value):

@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
 from appo.algorithms.reporting.view import DROPPED_FIRST, as_text, render, sparkline
 from appo.algorithms.reporting.view_state import Course, ViewHistory, ViewState
@@ -33,12 +34,20 @@ HEADS = {
     "return": r"^return ",
     "losses": r"^losses ",
     "time": r"^time ",
+    "limit": r"^limit ",
     "memory": r"^memory ",
     "faults": r"^faults ",
 }
 
 
-def state(policies=1, points=12, *, faults=2, spent=0.62, left=118.0, phase="training", silent_s=0.0) -> ViewState:
+LIMIT = Finding(
+    "environments", "environments take 99 % of the actors' time, and both cores are busy", {}, "env_frameskip"
+)
+
+
+def state(
+    policies=1, points=12, *, faults=2, spent=0.62, left=118.0, phase="training", silent_s=0.0, limit=LIMIT
+) -> ViewState:
     of_policy = PolicySnapshot(1_240_000, 370, 404, 151.38, 151.38, 15.97)
     snapshot = RunSnapshot(
         state=phase,
@@ -51,6 +60,7 @@ def state(policies=1, points=12, *, faults=2, spent=0.62, left=118.0, phase="tra
         faults={"restarts": faults, "env_crashes": 0},
         blocks={},
         policies=(of_policy,) * policies,
+        bottleneck=limit,
     )
     history = ViewHistory("first · doom_basic")
     for number, policy in itertools.product(range(points), range(policies)):
@@ -97,6 +107,7 @@ def test_a_frame_of_a_usual_terminal_tells_everything():
     assert row.split()[:6] == ["policy", "0", "-0.0104", "1.23e-07", "0.6931", "0.0038"]
     assert re.search(r"^actor +━{7}─{3}  env step 71%  wait policy 29%$", text, re.MULTILINE)
     assert re.search(r"^learner +━{6}─{4}  train 60%  wait batch 40%$", text, re.MULTILINE)
+    assert "limit     environments take 99 % of the actors' time, and both cores are busy" in text
     assert "driver 62 MB  actor 40 MB" in text
     assert "restarts 2" in text and "env crashes" not in text
     assert len(lines) <= 23 and "" in lines
@@ -128,6 +139,14 @@ def test_without_a_budget_nothing_is_left_and_there_is_no_bar():
     assert "left" not in text and "%  " not in text.splitlines()[1] and "frames 1.24M" in text
 
 
+def test_what_limits_the_speed_is_told_in_as_many_lines_as_it_needs_once_it_is_known():
+    lines = shown(50, 40)
+    place = next(number for number, line in enumerate(lines) if line.startswith("limit "))
+    said = " ".join(line[10:].strip() for line in lines[place : place + 2])
+    assert said == LIMIT.said and lines[place + 1].startswith(" " * 10)
+    assert "limit" not in "\n".join(shown(79, 23, limit=None))
+
+
 def test_faults_are_shown_only_where_there_were_some_and_silence_takes_the_place_of_the_state():
     assert "faults" not in "\n".join(shown(79, 23, faults=0))
     first = shown(79, 23, silent_s=42.4)[0]
@@ -136,7 +155,7 @@ def test_faults_are_shown_only_where_there_were_some_and_silence_takes_the_place
 
 def test_a_run_without_points_is_shown():
     text = "\n".join(shown(79, 23, points=0, faults=0))
-    assert "151.4" in text and panels(text.splitlines()) == {"return"}
+    assert "151.4" in text and panels(text.splitlines()) == {"return", "limit"}
 
 
 def test_only_a_terminal_gets_escapes():

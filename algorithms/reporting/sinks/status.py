@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.utils.files import DiskFaults, atomic_write_json
@@ -51,6 +52,7 @@ def from_json(numbers: Mapping[str, Any]) -> RunSnapshot:
         AttributeError, KeyError, TypeError, ValueError: it is none.
     """
     told = {name: numbers[name] for name in RunSnapshot._fields if name not in ("points", "timing")}
+    told["bottleneck"] = Finding(**told["bottleneck"]) if told["bottleneck"] else None
     told["fps"] = {int(window_s): float(rate) for window_s, rate in numbers["fps"].items()}
     told["policies"] = tuple(
         PolicySnapshot(**{name: policy[name] for name in PolicySnapshot._fields}) for policy in numbers["policies"]
