@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from appo.envs.api import EnvError, UnsupportedSpaceError
-from appo.tools.plot import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
 from appo.utils.options import ConfigError
 
 

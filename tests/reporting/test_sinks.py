@@ -316,7 +316,8 @@ def test_status_json_is_read_as_it_was_written(run, clock):
     run.statistics.add(episode(0, 4.0))
     clock.now += 1.0
     finding = Finding("balanced", "no stage waits for another", {"busy": 0.9})
-    for snapshot in (run.statistics.snapshot(), run.statistics.snapshot()._replace(bottleneck=finding)):
+    told = run.statistics.snapshot()
+    for snapshot in (told, told._replace(bottleneck=finding)):
         read = from_json(json.loads(json.dumps(as_json(snapshot))))
         assert read == snapshot._replace(points=(), timing=())
 
