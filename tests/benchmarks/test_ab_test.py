@@ -26,6 +26,7 @@ def test_what_cannot_be_measured_is_refused(argv):
         main(argv)
 
 
+@pytest.mark.slow
 def test_a_run_stands_still_while_it_is_not_its_turn_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(ab_test, "WARM_UP_S", 0.0)
     options = ["--num_envs_per_worker=8", "--mlp_layers=64", "--check_env=False"]

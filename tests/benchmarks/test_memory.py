@@ -11,6 +11,7 @@ from benchmarks.speed.memory import Memory, rows_of
 SMALL = ["--env=CartPole-v1", "--num_workers=1", "--num_envs_per_worker=4"]
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_with_all_its_processes(tmp_path, capsys):
     out = tmp_path / "memory.json"
     assert memory.main(["--policies=1,2", "--seconds=1", *SMALL, f"--out={out}"]) == memory.EXIT_OK, capsys.readouterr()

@@ -42,6 +42,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(start, title):
     assert saved.train_step >= status["policies"][0]["train_steps"] and saved.env_frames >= goal
 
 
+@pytest.mark.slow
 def test_synchronous_training_goes_on_however_often_its_workers_are_killed(start):
     run = start("--num_workers=2", "--num_envs_per_worker=16", "--device=cpu", "--async_rl=False")
     run.wait_for_training(frames=3000)
@@ -59,6 +60,7 @@ def test_synchronous_training_goes_on_however_often_its_workers_are_killed(start
     assert run.end() == 143, run.output
 
 
+@pytest.mark.slow
 def test_counters_never_go_back_and_no_frame_counts_twice_while_workers_are_killed(start):
     run = start(*SMALL)
     run.wait_for_training()

@@ -29,6 +29,7 @@ def name_of(process):
         return ""
 
 
+@pytest.mark.slow
 def test_environments_that_end_their_process_cost_themselves_only_and_the_score_is_reached(start):
     faults = ["--synthetic_exit_probability=1e-4", "--synthetic_fault_probability=0", "--synthetic_stall_probability=0"]
     options = [*OPTIONS, *faults, "--train_for_env_steps=100000", "--stats_avg=50"]

@@ -64,6 +64,7 @@ def is_left_out(run):
 
 
 @pytest.mark.parametrize("policies", [2])
+@pytest.mark.slow
 def test_each_policy_of_a_population_is_scored(start, policies):
     options = [*EVALUATED, f"--num_policies={policies}", "--train_for_env_steps=60000"]
     run = start(*SMALL, *options)

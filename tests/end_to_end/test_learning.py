@@ -38,6 +38,7 @@ def test_a_task_that_needs_memory_is_not_solved_without(tmp_path):
     assert learn("cartpole_blind", tmp_path).best < TASKS["cartpole_blind"].bar
 
 
+@pytest.mark.slow
 def test_the_value_of_a_task_that_is_only_ever_truncated_is_the_value_of_playing_for_ever(start):
     run_ = start("--num_workers=2", "--train_for_env_steps=100000", "--gamma=0.9", env="synthetic_truncation")
     assert run_.end() == 0, run_.output

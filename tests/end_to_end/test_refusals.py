@@ -93,6 +93,7 @@ def test_a_refused_start_leaves_the_experiment_as_it_was(start, tmp_path):
     assert "goes on from" in corrected.output
 
 
+@pytest.mark.slow
 def test_options_that_never_trained_are_forgotten(start):
     run = start(*SMALL, "--batch_size=1024000", "--gamma=0.5")
     run.wait_for(lambda: run.status().get("env_frames", 0) > 100)

@@ -205,6 +205,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     assert run.saved().train_step > saved.train_step
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_optimizer_step_of_a_resumed_run_saves_the_frames_it_has_counted(start):
     first = start(*SMALL, "--batch_size=65536", "--train_for_env_steps=70000")
     assert first.end() == 0, first.output

@@ -33,6 +33,7 @@ def matches_of(run):
     return points[-1].get("self_play/matches", 0) if points else 0
 
 
+@pytest.mark.slow
 def test_a_policy_meets_its_past_selves_and_goes_on_with_them_after_a_resume(start):
     options = [*SELF_PLAY, "--self_play_share=1"]  # each draw of players counts for dozens of matches: few, at random
     run = start(*SMALL, *options, "--train_for_env_steps=30000", env=GAME)
@@ -49,6 +50,7 @@ def test_a_policy_meets_its_past_selves_and_goes_on_with_them_after_a_resume(sta
     assert matches_of(again) > points[-1]["self_play/matches"]
 
 
+@pytest.mark.slow
 def test_rows_of_opponents_are_not_learned_from_and_little_of_a_batch_is_theirs(start):
     run = start(*SMALL, *SELF_PLAY, "--train_for_env_steps=40000", "--self_play_share=1", env=GAME)
     assert run.end() == 0, run.output
@@ -74,6 +76,7 @@ def test_a_killed_opponent_worker_is_replaced_and_matches_go_on(start):
 
 
 @pytest.mark.parametrize("policies", [2])
+@pytest.mark.slow
 def test_policies_of_a_population_meet_each_other_and_the_past_selves_of_both(start, policies):
     options = [*SELF_PLAY, "--self_play_share=1", f"--num_policies={policies}", "--train_for_env_steps=30000"]
     run = start(*SMALL, *options, env=GAME)

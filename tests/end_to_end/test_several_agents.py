@@ -11,7 +11,7 @@ from tests.end_to_end.conftest import SMALL
     [
         ("pettingzoo_classic_rps_v2", 2),
         ("pettingzoo_classic_tictactoe_v3", 2),
-        ("pettingzoo_mpe2_simple_spread_v3", 1),
+        pytest.param("pettingzoo_mpe2_simple_spread_v3", 1, marks=pytest.mark.slow),
     ],
 )
 def test_each_policy_learns_from_what_it_played(start, env, policies):
@@ -24,6 +24,7 @@ def test_each_policy_learns_from_what_it_played(start, env, policies):
     assert {point["policy"] for point in points} == set(range(policies))
 
 
+@pytest.mark.slow
 def test_two_policies_learn_to_duel_in_doom_and_leave_nothing(start):
     options = ["--num_workers=1", "--num_envs_per_worker=2", "--device=cpu", "--experiment_summaries_interval=1"]
     # A draw of players counts for more frames than this run has: one that gives both policies a seat.

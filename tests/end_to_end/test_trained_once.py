@@ -128,7 +128,7 @@ def learned_more_than_once(folder):
     [
         pytest.param(["--num_policies=1"], marks=pytest.mark.slow),
         pytest.param(["--num_policies=2"], marks=pytest.mark.slow),
-        ["--num_policies=4"],
+        pytest.param(["--num_policies=4"], marks=pytest.mark.slow),
         ["--num_policies=2", "--pbt_mix_policies_in_one_env=False"],
         pytest.param(["--num_policies=1", "--async_rl=False"], marks=pytest.mark.slow),
         pytest.param(["--num_policies=2", "--num_minibatches_to_accumulate=1"], marks=pytest.mark.slow),
@@ -156,7 +156,7 @@ def test_decisions_of_past_selves_are_not_learned_from_and_all_others_once(start
     ("policies", "each"),
     [
         pytest.param(1, 1, marks=pytest.mark.slow),
-        (2, 2),
+        pytest.param(2, 2, marks=pytest.mark.slow),
         pytest.param(2, 1, marks=pytest.mark.slow),
         pytest.param(4, 1, marks=pytest.mark.slow),
         pytest.param(4, 2, marks=pytest.mark.slow),

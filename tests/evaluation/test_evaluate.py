@@ -173,13 +173,13 @@ def test_an_action_is_held_for_the_frames_asked_for_and_an_episode_starts_with_a
     batch = side_by_side(env)
     policy = policy_for(batch)
     decided = []
-    act = policy.act
+    choose = policy.choose
 
-    def note_and_act(*args):
+    def note_and_choose(*args):
         decided.append(args)
-        return act(*args)
+        return choose(*args)
 
-    policy.act = note_and_act
+    policy.choose = note_and_choose
     evaluate_policy(policy, batch, 20, action_repeat=4)
     held = np.array(env.actions).reshape(20, 5)
     assert len(decided) == 20 * 3
@@ -191,13 +191,13 @@ def test_only_rows_whose_action_is_due_decide():
     batch = side_by_side(Countdown(3), Countdown(4))
     policy = policy_for(batch, use_rnn=True)
     asked = []
-    act = policy.act
+    choose = policy.choose
 
-    def note_and_act(rows, *rest):
+    def note_and_choose(rows, *rest):
         asked.append(rows.tolist())
-        return act(rows, *rest)
+        return choose(rows, *rest)
 
-    policy.act = note_and_act
+    policy.choose = note_and_choose
     evaluate_policy(policy, batch, 4, action_repeat=100)
     assert asked == [[0, 1], [0], [1]]  # episodes of the first begin at steps 0, 3, 6, of the second at 0, 4
 

@@ -81,6 +81,7 @@ def test_each_failpoint_is_armed_alone_until_it_has_killed_often_enough():
     assert odds("actor-ask") < odds("actor-block-begin") < odds("learner-step") < odds("checkpoint-before-fsync")
 
 
+@pytest.mark.slow
 def test_a_run_survives_kills_and_stops_of_all_its_workers_without_hang_leak_or_false_count(tmp_path):
     out = tmp_path / "chaos.json"
     words = ["--kills=10", "--interval=1.5", "--seed=2", "--signals=kill,kill,stop,term", "--undisturbed=3"]

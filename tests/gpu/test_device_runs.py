@@ -32,7 +32,7 @@ def test_several_policies_share_the_device(start, device):
     assert len(policies) == 2 and all(policy["train_steps"] > 0 for policy in policies)
 
 
-@pytest.mark.parametrize("cpu_first", [True, False])
+@pytest.mark.parametrize("cpu_first", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_goes_on_where_another_device_stopped(start, device, cpu_first):
     first, second = ("cpu", device) if cpu_first else (device, "cpu")
     before = start(*WORKERS, f"--device={first}", "--train_for_env_steps=10000")

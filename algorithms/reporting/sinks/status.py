@@ -51,8 +51,9 @@ def from_json(numbers: Mapping[str, Any]) -> RunSnapshot:
     Raises:
         AttributeError, KeyError, TypeError, ValueError: it is none.
     """
-    told = {name: numbers[name] for name in RunSnapshot._fields if name not in ("points", "timing")}
-    told["bottleneck"] = Finding(**told["bottleneck"]) if told["bottleneck"] else None
+    told = {name: numbers[name] for name in RunSnapshot._fields if name not in RunSnapshot._field_defaults}
+    if finding := numbers.get("bottleneck"):  # runs of before had none
+        told["bottleneck"] = Finding(**finding)
     told["fps"] = {int(window_s): float(rate) for window_s, rate in numbers["fps"].items()}
     told["policies"] = tuple(
         PolicySnapshot(**{name: policy[name] for name in PolicySnapshot._fields}) for policy in numbers["policies"]
