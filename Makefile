@@ -36,8 +36,8 @@ train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go
 # Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it. Tests that failed beside
 # others run once more alone: many of them give processes a time to react in, which a busy machine may not have.
 test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
-	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile --max-worker-restart=0 $(ARGS) || \
-	$(run) -m pytest -m "not slow" --last-failed --last-failed-no-failures=none $(ARGS)
+	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile --max-worker-restart=0 $(ARGS) || { test $$? -eq 1 && \
+	$(run) -m pytest -m "not slow" --last-failed --last-failed-no-failures=none $(ARGS); }
 
 test-slow: $(VENV)/requirements-dev.installed  ## Run the tests that take minutes
 	$(run) -m pytest -m slow $(ARGS)

@@ -122,7 +122,7 @@ class LiveFrame:
         """Send what waits, as far as the terminal takes it; False: something still waits."""
         try:
             # All at once where nothing waits: what a person types is echoed between two writes.
-            while self._unsent and (self._is_own or select.select([], [self._descriptor], [], 0.0)[1]):
+            while self._unsent and (self._is_own or _takes_more(self._descriptor)):
                 sent = os.write(self._descriptor, self._unsent if self._is_own else self._unsent[:_PIECE_BYTES])
                 self._unsent = self._unsent[sent:]
         except BlockingIOError:
@@ -130,6 +130,13 @@ class LiveFrame:
         except (OSError, ValueError):  # the terminal is gone
             self._unsent = b""
         return not self._unsent
+
+
+def _takes_more(descriptor: int) -> bool:
+    """A write would not wait. A driver may have more than the 1024 descriptors that `select` knows."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 class LinesAbove(io.TextIOBase):

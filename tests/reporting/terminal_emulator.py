@@ -96,9 +96,11 @@ class PseudoTerminal:
     def read(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: False) -> str:
         """Everything that was sent so far, after so many seconds at most."""
         deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
         while True:
             left = deadline - time.monotonic()
-            if select.select([self._reader], [], [], max(0.0, min(left, 0.1)))[0]:
+            if poll.poll(1000.0 * max(0.0, min(left, 0.1))):
                 try:
                     piece = os.read(self._reader, 65536)
                 except OSError:  # nobody has it open any more

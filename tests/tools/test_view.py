@@ -84,13 +84,17 @@ def test_a_finished_run_is_printed_once_without_escapes(experiment):
 def test_a_run_that_goes_on_is_drawn_in_place_until_it_ends(experiment):
     terminal = PseudoTerminal(60, 20)
     process = command(experiment.folder, stdout=terminal.descriptor, env=os.environ | {"TERM": "xterm"})
-    terminal.read(20.0, until=lambda: b"26.19k" in terminal.received)
-    experiment.point(5.0)
-    experiment.status(env_frames=50_000)
-    terminal.read(10.0, until=lambda: b"50.00k" in terminal.received)
-    experiment.status(env_frames=60_000, state="ended")
-    terminal.read(10.0, until=lambda: process.poll() is not None)
-    assert process.wait(10) == EXIT_OK
+    try:
+        terminal.read(20.0, until=lambda: b"26.19k" in terminal.received)
+        experiment.point(5.0)
+        experiment.status(env_frames=50_000)
+        terminal.read(10.0, until=lambda: b"50.00k" in terminal.received)
+        experiment.status(env_frames=60_000, state="ended")
+        terminal.read(10.0, until=lambda: process.poll() is not None)
+        assert process.wait(10) == EXIT_OK
+    finally:
+        process.kill()
+        process.wait()
     screen = Screen(60, 20)
     screen.feed(terminal.read(0.2))
     terminal.close()
