@@ -211,7 +211,7 @@ def test_late_bad_infos_end_the_run_in_a_line_that_names_them(broken, mode):
     assert run.status()["env_frames"] > 0
 
 
-@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+@pytest.mark.parametrize("mode", ["--serial_mode=True", pytest.param("--serial_mode=False", marks=pytest.mark.slow)])
 def test_an_environment_that_raises_when_it_is_told_of_progress_is_built_anew(hostile, mode):
     raises = "if env_frames > 2000 and not self.attempt: raise ZeroDivisionError('no curriculum')"
     run = hostile("--train_for_env_steps=60000", mode, in_progress=raises)

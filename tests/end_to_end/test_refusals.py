@@ -108,6 +108,7 @@ def test_options_that_never_trained_are_forgotten(start):
     assert len((run.folder / "command_lines.txt").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_budget_too_small_to_learn_from_is_an_experiment_all_the_same(start):
     run = start(*SMALL, "--batch_size=1024000", "--train_for_env_steps=100")
     assert run.end() == 0, run.output

@@ -63,6 +63,7 @@ def test_rows_of_opponents_are_not_learned_from_and_little_of_a_batch_is_theirs(
     assert status["policies"][0]["env_frames"] == status["env_frames"]
 
 
+@pytest.mark.slow
 def test_a_killed_opponent_worker_is_replaced_and_matches_go_on(start):
     run = start(*SMALL, *SELF_PLAY, "--self_play_share=1", "--train_for_env_steps=1e9", env=GAME)
     run.wait_for(lambda: matches_of(run) > 50)

@@ -96,6 +96,7 @@ def test_a_run_survives_kills_and_stops_of_all_its_workers_without_hang_leak_or_
     "place, kind",
     [("actor-block-complete", "actor"), pytest.param("learner-release", "learner", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_a_run_survives_deaths_at_the_worst_moment_and_can_be_taken_up_again(place, kind, tmp_path):
     out = tmp_path / "chaos.json"
     words = [f"--failpoints={place}", "--each_failpoint=2"]

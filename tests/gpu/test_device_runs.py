@@ -25,6 +25,7 @@ def test_a_worker_that_is_killed_while_it_holds_the_device_is_replaced(start, de
     assert run.end() == 143, run.output
 
 
+@pytest.mark.slow
 def test_several_policies_share_the_device(start, device):
     run = start(*WORKERS, f"--device={device}", "--num_policies=2", "--train_for_env_steps=30000")
     assert run.end() == 0, run.output
