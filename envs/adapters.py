@@ -218,9 +218,9 @@ class SingleEnvAdapter(_OneEnv):
             EnvError: the early reset failed.
         """
         super().__init__(env, env_index, context, env.observation_space, env.action_space)
-        self._step = env.step
+        self.step_env: Callable[[Any], Any] = env.step
         # Of observations that are a single array and known to fit: a second look would cost more than the write.
-        self._plain_dtype: Any = None
+        self.plain_dtype: Any = None
         self._plain_shape = self.layout.plain_shape
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
@@ -239,13 +239,19 @@ class SingleEnvAdapter(_OneEnv):
 
     def step(self, action: Any, row: int, target: Target) -> None:
         """Step once and write the row; one step after a truncation, start the next episode instead."""
-        views, out, _, finals = target
         if self.is_between_episodes:
-            out.rewards[row] = 0.0
-            out.frames[row] = 0
+            target.out.rewards[row] = 0.0
+            target.out.frames[row] = 0
             self.start(row, target)
             return
-        observation, out.rewards[row], terminated, truncated, info = self._step(action)
+        observation, target.out.rewards[row], terminated, truncated, info = self.step_env(action)
+        self.finish(observation, terminated, truncated, info, row, target)
+
+    def finish(
+        self, observation: Any, terminated: Any, truncated: Any, info: dict[str, Any], row: int, target: Target
+    ) -> None:
+        """Write all but the reward of a step that was made."""
+        views, out, _, finals = target
         if info:
             _read_step(info, row, target)
         if terminated:
@@ -269,7 +275,7 @@ class SingleEnvAdapter(_OneEnv):
     def _write(self, views: list[np.ndarray], row: int, observation: Any) -> None:
         """Write an observation; one that is a single array, like those before, with as little ado as possible."""
         try:
-            is_known = observation.dtype is self._plain_dtype and observation.shape == self._plain_shape
+            is_known = observation.dtype is self.plain_dtype and observation.shape == self._plain_shape
         except AttributeError:  # no array
             is_known = False
         if is_known:
@@ -277,7 +283,7 @@ class SingleEnvAdapter(_OneEnv):
             return
         self.layout.write(views, row, observation)
         if self.layout.is_plain:
-            self._plain_dtype = self.layout.known_dtypes[0]
+            self.plain_dtype = self.layout.known_dtypes[0]
 
 
 class ParallelEnvAdapter(_OneEnv):

@@ -309,11 +309,6 @@ class _DiscretePart:
 
     rows = batched
 
-    def plain_rows(self, actions: np.ndarray) -> list[int]:
-        """`rows` as Python's integers."""
-        plain: list[int] = self.batched(actions).tolist()
-        return plain
-
     def store(self, actions: Any, out: np.ndarray) -> None:
         given = _checked(actions, (len(out),))
         index = given if not self._start and given.dtype.kind in "iu" else _whole(given) - self._start
@@ -430,13 +425,6 @@ class ActionLayout:
         """[E, W] -> one action per row, as a single environment takes it."""
         rows: Iterable[Any] = self._root.rows(actions)
         return rows
-
-    def plain_rows(self, actions: np.ndarray) -> Iterable[Any]:
-        """`rows`, with a choice as an `int` instead of a scalar of numpy, which takes longer to look at.
-
-        For environments that are known to look at no more than its value.
-        """
-        return self._root.plain_rows(actions) if isinstance(self._root, _DiscretePart) else self.rows(actions)
 
     def batched(self, actions: np.ndarray) -> Any:
         """[E, W] -> all actions in one value of the batched space, as a vectorised environment takes them."""

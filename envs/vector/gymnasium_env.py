@@ -61,7 +61,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         if batch.kind.any():
             infos["restarted"] = batch.kind != KIND_STEP
         rewards = batch.rewards.astype(np.float64)
-        return self._space_rows.restored(batch.obs), rewards, batch.terminated, batch.truncated, infos
+        return self._space_rows.restored(batch.obs), rewards, batch.terminated.copy(), batch.truncated.copy(), infos
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment."""

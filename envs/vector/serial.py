@@ -41,7 +41,7 @@ from appo.envs.api import (
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_spec
-from appo.envs.wrappers import find_ability, layers, set_env_params, shape_rewards
+from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,6 @@ class SerialVecEnv:
         """Observation and action space of one agent."""
         self._layout, self._actions = first.layout, first.actions
         self._takes_groups = isinstance(first, ParallelEnvAdapter)
-        self._rows_of_actions = self._actions.plain_rows if _takes_plain_choices(first.env) else self._actions.rows
         agents = self.spec.agents_per_env
         self._slots: list[tuple[Callable[[Any, int, Target], None], int]]
         self._slots = [(adapter.step, index * agents) for index, adapter in enumerate(self._adapters)]
@@ -124,7 +123,10 @@ class SerialVecEnv:
         fill_common_case(out)
         target = self._target(out)
         self._num_steps += 1
-        self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
+        if self._plain:
+            self._step_plain(actions, target)
+        else:
+            self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
             agents = self.spec.agents_per_env
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
@@ -154,7 +156,7 @@ class SerialVecEnv:
         fill_common_case_of(self._rows_of_envs(indices), out)
         target = target_of(self._layout, out)
         self._num_steps += 1
-        chosen = self._rows_of_actions(actions[self._rows_of_envs(indices)])
+        chosen = self._actions.rows(actions[self._rows_of_envs(indices)])
         if self._takes_groups:
             rows = list(chosen)
             chosen = [rows[first : first + agents] for first in range(0, len(rows), agents)]
@@ -203,6 +205,34 @@ class SerialVecEnv:
                 return
             except FAILURES as error:
                 self._recover(row // self.spec.agents_per_env, row, error, target)
+
+    def _step_plain(self, actions: np.ndarray, target: Target) -> None:
+        """`_step_all` for single environments whose observation is one array: those without news need no call."""
+        view, rewards, row = target.views[0], target.out.rewards, 0
+        shape, dtype = self._plain[0].layout.plain_shape, self._plain[0].plain_dtype
+        steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
+        while True:
+            try:
+                for row, (adapter, action) in steps:
+                    if adapter.is_between_episodes:
+                        adapter.step(action, row, target)
+                        continue
+                    observation, rewards[row], terminated, truncated, info = adapter.step_env(action)
+                    if (
+                        terminated
+                        or truncated
+                        or info
+                        or adapter.is_to_be_cut
+                        or type(observation) is not np.ndarray
+                        or observation.dtype is not dtype
+                        or observation.shape != shape
+                    ):
+                        adapter.finish(observation, terminated, truncated, info, row, target)
+                    else:
+                        view[row] = observation
+                return
+            except FAILURES as error:
+                self._recover(row, row, error, target)
 
     def _start(self, index: int, first_row: int, target: Target) -> None:
         """Begin an episode of one environment."""
@@ -293,10 +323,12 @@ class SerialVecEnv:
     def _find_abilities(self) -> None:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
         self._listeners = {index: listener for index, listener in listeners if listener is not None}
+        singles = [adapter for adapter in self._adapters if isinstance(adapter, SingleEnvAdapter)]
+        self._plain = singles if self._adapters[0].layout.is_plain and len(self.spec.observations) == 1 else []
 
     def _per_env(self, actions: np.ndarray) -> Any:
         """[E, W] -> for each environment what its adapter takes: an action, or a list with one per agent."""
-        rows = self._rows_of_actions(actions)
+        rows = self._actions.rows(actions)
         if not self._takes_groups:
             return rows
         rows, agents = list(rows), self.spec.agents_per_env
@@ -387,6 +419,9 @@ class SerialVecEnv:
             raise failed
 
         self._slots[index] = (fail, self._slots[index][1])
+        adapter = self._adapters[index]
+        if isinstance(adapter, SingleEnvAdapter):
+            adapter.step_env = fail
 
     def shape_rewards(self, index: int, weights: list[dict[str, float]]) -> None:
         """See `RewardShapingBatch`; the next step of an environment that raises fails."""
@@ -454,14 +489,6 @@ def _adapter(env: Any, index: int, context: EnvContext) -> SingleEnvAdapter | Pa
         return SingleEnvAdapter(env, index, context)
     raise ConfigError(
         f"the factory returned {env!r}; return a gymnasium.Env, gymnasium.vector.VectorEnv or PettingZoo ParallelEnv"
-    )
-
-
-def _takes_plain_choices(env: Any) -> bool:
-    """It is one of Gymnasium's own, in wrappers that look at no action: what others do with one is not known."""
-    *wrappers, innermost = (type(layer).__module__ for layer in layers(env))
-    return innermost.startswith("gymnasium.envs.") and all(
-        module == "gymnasium.wrappers.common" or module.startswith("appo.") for module in wrappers
     )
 
 

@@ -5,6 +5,7 @@ Letters:  n = environments of a batch,  A = agents of each. Arrays are [n, ...],
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,9 @@ KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
 
 
 class StepBatch(NamedTuple):
-    """Results of some environments. Arrays belong to the caller, unless the environments were made with `copy=False`:
-    then they may show the memory that the environments write, and hold until the next `send` or `reset` to them."""
+    """Results of some environments. `obs`, `rewards`, `frames` and `final_obs` belong to the caller, unless the
+    environments were made with `copy=False`: then they may show the memory that the environments write, and hold until
+    the next `send` or `reset` to them. The other arrays may be those of other batches, too, and cannot be written."""
 
     env_ids: NDArray[np.int64]  # [n] ascending
     obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
@@ -34,9 +36,26 @@ class StepBatch(NamedTuple):
     kind: NDArray[np.uint8]  # [n] KIND_STEP, KIND_RESET or KIND_RESTARTED
 
 
-def ordinary_flags(rows: int) -> bytes:
-    """[FLAGS, rows] flags of agents in a step in which nothing particular happens."""
-    return b"".join(bytes([name == "active"]) * rows for name in FLAGS)
+class OrdinaryStep(NamedTuple):
+    """What every step says in which no episode begins or ends and nothing fails: made once, and shared."""
+
+    flags: bytes  # [FLAGS, n * A]
+    is_first: NDArray[np.bool_]
+    is_active: NDArray[np.bool_]
+    is_end: NDArray[np.bool_]  # neither `terminated` nor `truncated`
+    kind: NDArray[np.uint8]
+
+
+@functools.cache
+def ordinary_step(number: int, agents: int) -> OrdinaryStep:
+    """That of `number` environments."""
+    flags = b"".join(bytes([name == "active"]) * number * agents for name in FLAGS)
+    shape = (number,) if agents == 1 else (number, agents)
+    never, always = np.broadcast_to(np.False_, shape).copy(), np.broadcast_to(np.True_, shape).copy()
+    kind = np.full(number, KIND_STEP, np.uint8)
+    for array in (never, always, kind):
+        array.flags.writeable = False
+    return OrdinaryStep(flags, never, always, never, kind)
 
 
 def kinds_of(

@@ -37,7 +37,7 @@ from appo.envs.vector.errors import (
 from appo.envs.vector.shared_rows import FLAGS, RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
-from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_flags
+from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_step
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class VecEnv:
         self._space_rows = SpaceRows(envs.spaces, self.spec)
         self.observation_space, self.action_space = envs.spaces  # of one agent
         self._all = np.arange(self.num_envs)
+        self._all.flags.writeable = False  # as `self._episodes`: batches show it
         self._copies = copy
-        self._ordinary_flags = ordinary_flags(self.num_envs * self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
@@ -281,29 +281,22 @@ class VecEnv:
             found = array[rows]
             return found if agents == 1 else found.reshape(len(envs), agents, *found.shape[1:])
 
-        episodes = self._episodes[envs]
-        batch = self._as_batch(envs, taken, self._envs.rows.flags[:, rows], episodes, infos)
-        self._episodes[envs] = batch.episode_id
-        return batch
+        return self._as_batch(envs, taken, self._envs.rows.flags[:, rows], infos)
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
-        agents, copies, flags = self.num_agents, self._copies, self._envs.rows.flags
+        agents, copies = self.num_agents, self._copies
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
             found = array.copy() if copies else array
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
-        flags = flags.copy() if copies else flags
-        batch = self._as_batch(self._all.copy(), taken, flags, self._episodes.copy(), infos)
-        self._episodes[:] = batch.episode_id
-        return batch
+        return self._as_batch(self._all, taken, self._envs.rows.flags, infos)
 
     def _as_batch(
         self,
         envs: NDArray[np.int64],
         taken: Callable[[NDArray[Any]], NDArray[Any]],
         flags: NDArray[np.uint8],
-        episodes: NDArray[np.int64],
         infos: dict[int, dict[str, Any]],
     ) -> StepBatch:
         """Results of environments.
@@ -312,23 +305,27 @@ class VecEnv:
             envs: [n] which.
             taken: gives their rows of an array.
             flags: [FLAGS, n * A] theirs.
-            episodes: [n] theirs; those that begin now are added.
             infos: by row of the batch.
         """
-        steps, number = self._envs.rows.steps, len(envs)
-        of_env = flags.view(np.bool_) if self.num_agents == 1 else flags.view(np.bool_).reshape(len(flags), number, -1)
-        is_first, _, active, terminated, truncated, crashed = [of_env[flag] for flag in range(len(FLAGS))]
-        kind, finals = np.zeros(number, np.uint8), {}
+        steps, number, agents = self._envs.rows.steps, len(envs), self.num_agents
+        code, is_first, active, terminated, kind = ordinary_step(number, agents)
+        truncated, finals = terminated, {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
-        if flags.tobytes() != (self._ordinary_flags if number == self.num_envs else ordinary_flags(flags.shape[1])):
+        if flags.tobytes() != code:
+            of_env = flags.copy().view(np.bool_)
+            of_env.flags.writeable = False
+            is_first, _, active, terminated, truncated, crashed = (
+                of_env if agents == 1 else of_env.reshape(len(FLAGS), number, agents)
+            )
             ends = terminated | truncated
             ends_bytes = ends.tobytes()
             if b"\1" in ends_bytes:
                 finals = {name: taken(array) for name, array in (steps.final_observations or {}).items()}
             begins: NDArray[np.bool_] = is_first
-            if self.num_agents > 1 or ends_bytes != is_first.tobytes() or b"\1" in crashed.tobytes():
+            if agents > 1 or ends_bytes != is_first.tobytes() or b"\1" in crashed.tobytes():
                 kind, begins = kinds_of(ends, is_first, crashed)
-            episodes += begins
+                kind.flags.writeable = False
+            self._count_episodes(envs, begins)
         return StepBatch(
             envs,
             {name: taken(array) for name, array in steps.observations.items()},
@@ -340,9 +337,15 @@ class VecEnv:
             is_first,
             active,
             taken(steps.frames),
-            episodes,
+            self._episodes if number == self.num_envs else self._episodes[envs],
             kind,
         )
+
+    def _count_episodes(self, envs: NDArray[np.int64], begins: NDArray[np.bool_]) -> None:
+        """`begins`: [n] where an episode of these environments has begun."""
+        self._episodes = self._episodes.copy()
+        self._episodes[envs] += begins
+        self._episodes.flags.writeable = False
 
     def _ask_reset(self, envs: NDArray[np.int64], seed: Any, options: dict[str, Any] | None) -> None:
         if seed is not None or options is not None:
@@ -381,6 +384,8 @@ class VecEnv:
         return self._all.tolist() if env_ids is None else self._checked_ids(env_ids).tolist()
 
     def _checked_ids(self, env_ids: Any) -> NDArray[np.int64]:
+        if env_ids is self._all:
+            return self._all
         envs = np.asarray(env_ids, np.int64)
         if envs.ndim != 1 or not len(envs) or envs.min() < 0 or envs.max() >= self.num_envs:
             raise ValueError(f"env_ids should be numbers from 0 to {self.num_envs - 1}, each once: {env_ids}")

@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from appo.envs.adapters import first_seed, step_arrays
 from appo.envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
@@ -143,29 +142,6 @@ def test_each_environment_gets_its_own_action():
     batch.reset(out)
     batch.step(np.array([[2], [0], [1]], np.float32), out)
     assert [adapter.env.actions for adapter in batch._adapters] == [[2], [0], [1]]
-
-
-class NotesKind(gymnasium.ActionWrapper):
-    def action(self, action):
-        self.kind = type(action)
-        return action
-
-
-def test_only_environments_of_gymnasium_get_plain_choices(monkeypatch):
-    def step_of_cartpole(self, action):
-        kinds.append(type(action))
-        return taken(self, action)
-
-    kinds: list[type] = []
-    taken = CartPoleEnv.step
-    monkeypatch.setattr(CartPoleEnv, "step", step_of_cartpole)
-    own, wrapped = NotesKind(Scripted(CONTINUES)), NotesKind(gymnasium.make("CartPole-v1"))
-    for env in (gymnasium.make("CartPole-v1"), wrapped, own):
-        batch = batch_of(env)
-        out = garbage(batch)
-        batch.reset(out)
-        batch.step(np.zeros((1, 1), np.float32), out)
-    assert kinds == [int, np.int64] and wrapped.kind == own.kind == np.int64
 
 
 def test_infos_give_frames_activity_and_what_the_caller_is_to_count():

@@ -148,15 +148,6 @@ def test_every_random_action_lies_in_its_space(space):
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-def test_plain_rows_are_the_same_actions(space):
-    layout = ActionLayout(space)
-    actions = random_actions(layout.leaves, np.random.default_rng(1), 20)
-    plain = list(layout.plain_rows(actions))
-    assert str(plain) == str([int(row) if isinstance(row, np.int64) else row for row in layout.rows(actions)])
-    assert all(type(row) is int for row in plain) == isinstance(space, spaces.Discrete)
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_a_batch_of_actions_lies_in_the_batched_space(space):
     from gymnasium.vector.utils import batch_space
 

@@ -373,9 +373,11 @@ def test_a_batch_stays_as_it_is_whatever_comes_after_it(make, way):
     for batch, arrays in zip(batches, before, strict=True):
         for array, then in zip((batch.episode_id, batch.kind, batch.obs["obs"]), arrays, strict=True):
             assert np.array_equal(array, then)
-    last = env.step(np.arange(6)).episode_id
-    last[:] = 99
-    assert env.step(np.arange(6)).episode_id.max() < 10, "it is the caller's"
+    last = env.step(np.arange(6))
+    last.obs["obs"][:], last.rewards[:] = 99, 99
+    assert env.step(np.arange(6)).obs["obs"].max() < 10, "it is the caller's"
+    shared = (last.env_ids, last.episode_id, last.kind, last.terminated, last.truncated, last.is_first, last.is_active)
+    assert not any(array.flags.writeable for array in shared), "another batch may show it, too"
 
 
 def test_what_still_steps_when_a_step_of_all_fails_is_waited_for(make):
