@@ -58,8 +58,9 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     Raises:
         ConfigError: it cannot be played; the message says what could.
     """
-    from appo.algorithms.config import resolve_evaluation, with_values
+    from appo.algorithms.config import resolve_evaluation
     from appo.algorithms.run.config import torch_device
+    from appo.algorithms.train_config import with_values
     from appo.envs.option_wrappers import env_of
 
     config, options = resolve_evaluation(argv)

@@ -1,4 +1,4 @@
-"""A run's whole configuration: every room's options composed, and how layers of values become one.
+"""How layers of values become the one configuration of a run.
 
 Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < the file of
 `--config` < what the user typed. For an environment without family defaults, options that no layer set are chosen after
@@ -13,100 +13,38 @@ Nothing here imports torch, unless an auxiliary loss is chosen, and nothing impo
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import secrets
-import sys
-import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.config_file import with_file
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import HINTS, SYNONYMS
+from appo.algorithms.familiar_words import HINTS
 from appo.algorithms.fitted_defaults import Choice, choose
-from appo.algorithms.learning.config import LearningConfig
-from appo.algorithms.models.config import ModelConfig
-from appo.algorithms.population.config import PopulationConfig
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
-from appo.algorithms.sampling.config import RANDOM, SamplingConfig
-from appo.algorithms.saved_config import REPAIR, Saved, parse_saved, read_options, read_saved
-from appo.algorithms.workers.config import WorkersConfig
-from appo.envs.api import EnvFamily, EnvProfile, EnvSpec
-from appo.envs.config import EnvConfig
+from appo.algorithms.saved_config import LOCATION, NOT_RESTORED, REPAIR, Saved, parse_saved, read_saved, text_of
+from appo.algorithms.train_config import (
+    TrainConfig,
+    auxiliary_type,
+    compose,
+    family_of,
+    groups_for,
+    groups_of,
+    instance_of,
+    values_of,
+    with_values,
+)
+from appo.envs.api import EnvProfile, EnvSpec
 from appo.utils import cli
 from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
-LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "config")
-NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """The options of an environment family or an auxiliary loss that has none."""
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """Every option of a run, by the room that uses it. Immutable: `with_values` makes a changed one."""
-
-    run: RunConfig
-    env: EnvConfig
-    sampling: SamplingConfig
-    workers: WorkersConfig
-    learning: LearningConfig
-    model: ModelConfig
-    population: PopulationConfig
-    family: Any  # an instance of `EnvFamily.config`
-    auxiliary: Any  # an instance of the auxiliary loss's options, or NoOptions
-
-    def check_combinations(self) -> None:
-        """Refuse options that are fine alone but not together.
-
-        Raises:
-            ConfigError: names the options, their values and the nearest that work.
-        """
-        for room in (self.run, self.env, self.sampling, self.workers, self.model, self.learning, self.population):
-            room.check_combinations()
-        if self.run.save_best_metric.startswith("eval_") and not self.workers.eval_every_sec:
-            raise ConfigError(
-                f"save_best_metric={self.run.save_best_metric} needs evaluations beside training: "
-                "--eval_every_sec=60, for example"
-            )
-        if "eval/" in self.run.stop_when and not self.workers.eval_every_sec:
-            raise ConfigError(
-                f"stop_when={self.run.stop_when!r} needs evaluations beside training: --eval_every_sec=60, for example"
-            )
-        if self.workers.eval_every_sec and self.sampling.agent_policy_map:
-            raise ConfigError(
-                "eval_every_sec lets a policy play all agents, agent_policy_map gives each its own: leave one out"
-            )
-        if self.workers.serial_mode and self.sampling.env_backend == "subproc":
-            raise ConfigError(
-                "serial_mode=True runs everything in one process, env_backend=subproc environments in others; nearest: "
-                "--env_backend=serial"
-            )
-        policies, population = self.sampling.num_policies, self.population
-        if population.with_pbt and policies < 2:
-            raise ConfigError("with_pbt=True needs a population; nearest: --num_policies=2, usual are 4 to 8")
-        if self.run.sampler_only and (population.with_pbt or population.schedule_file):
-            name = "with_pbt=True" if population.with_pbt else "schedule_file"
-            raise ConfigError(f"{name} has nothing to tune with sampler_only=True; leave one out")
-        if self.sampling.policy == "random" and not self.run.sampler_only:
-            raise ConfigError("policy=random plays actions that nothing is learned from; add --sampler_only=True")
-        if self.sampling.policy == "random" and self.workers.serial_mode:
-            raise ConfigError("policy=random measures actor workers, which serial_mode=True has none of; leave one out")
-        if self.sampling.policy == "random" and self.workers.eval_every_sec:
-            raise ConfigError("policy=random leaves nothing to evaluate; leave eval_every_sec out")
-        if self.run.sampler_only and self.sampling.self_play:
-            raise ConfigError("self_play=True needs policies that learn, which none does with sampler_only=True")
 
 
 class ResolvedConfig(NamedTuple):
@@ -159,7 +97,7 @@ def resolve(
         ConfigError: something cannot be run; the message says what would.
     """
     choices: dict[str, Choice] = {}
-    argv, of_file = _with_file(argv)
+    argv, of_file = with_file(argv)
     if profile is not None and cli.asks_for_help(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
         words = [word for word in argv if not cli.asks_for_help([word])]
         unfitted = _resolved(_merge_layers(words, prog, _DESCRIPTION, begins_anew=True))
@@ -171,7 +109,7 @@ def resolve(
 
 def _resolved(layers: _Layers) -> ResolvedConfig:
     origins = layers.origins | dict.fromkeys(_settle(layers.values), CHOSEN)
-    config = _compose(layers.groups, layers.values)
+    config = compose(layers.groups, layers.values)
     needs_fitting = not layers.resumed and _has_no_defaults(config.env.env)
     if not needs_fitting:
         config.check_combinations()
@@ -201,7 +139,7 @@ def _choices(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> di
 
 def _has_no_defaults(env: str) -> bool:
     """No family has defaults for this environment."""
-    family = _family(env)
+    family = family_of(env)
     return family is not None and not family.defaults(env)
 
 
@@ -212,54 +150,20 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
         ConfigError: there is no such experiment, or something cannot be run; the message says what would.
     """
     evaluation = {"evaluation": EvaluationConfig}
-    argv, _ = _with_file(argv, evaluation)
+    argv, _ = with_file(argv, evaluation)
     argv = _with_env(argv)
     layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
     _settle(layers.values)
-    config = _compose(layers.groups, layers.values)
+    config = compose(layers.groups, layers.values)
     config.check_combinations()
     if not layers.resumed:
         raise ConfigError(f"there is no experiment in {config.run.folder}{config.run.neighbours()}")
-    watched = _instance(EvaluationConfig, layers.values)
+    watched = instance_of(EvaluationConfig, layers.values)
     watched.check_combinations()
     if watched.policy_index >= config.sampling.num_policies:
         last = config.sampling.num_policies - 1
         raise ConfigError(f"policy_index={watched.policy_index}, but the policies end at {last}; nearest: {last}")
     return ResolvedEvaluation(config, watched)
-
-
-def with_values(config: TrainConfig, changes: Mapping[str, Any], *, layer: str = "program") -> TrainConfig:
-    """The same configuration with some options changed, checked like any other layer.
-
-    Raises:
-        ConfigError: an unknown option, a value out of range, or a combination that cannot run.
-    """
-    groups = _groups_of(config)
-    values = values_of(config) | cli.check_layer(changes, cli.declared_options(groups), layer)
-    changed = _compose(groups, values)
-    changed.check_combinations()
-    return changed
-
-
-def to_json(config: TrainConfig, typed: Sequence[str] = ()) -> str:
-    """The text of config.json: every option's value, and which were typed."""
-    options = {name: _plain(value) for name, value in values_of(config).items()}
-    return json.dumps({"options": options, "typed": sorted(typed)}, indent=2) + "\n"
-
-
-def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
-    """The configuration that `to_json` wrote. Options that did not exist then take their defaults.
-
-    Raises:
-        ConfigError: the text is damaged, or holds what no option allows.
-    """
-    saved = parse_saved(text, source)
-    groups = _groups(_text_of(saved.options, "env"), _text_of(saved.options, "auxiliary_loss"))
-    options = cli.declared_options(groups)
-    defaults = {name: entry.default for name, entry in options.items()}
-    config = _compose(groups, defaults | cli.check_layer(saved.options, options, CONFIG_FILE))
-    config.check_combinations()
-    return config
 
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
@@ -276,48 +180,12 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
         table.caption = (
             "fitted: from the environment's spaces and a moment of random play; docs/environments.md explains"
         )
-    options = cli.declared_options(_groups_of(resolved.config))
+    options = cli.declared_options(groups_of(resolved.config))
     for name, value in values_of(resolved.config).items():
         origin = resolved.origins.get(name, "")
         if value != options[name].default or origin.startswith(FITTED):
             table.add_row(name, to_text(value), origin)
     (console or terminal()).print(table)
-
-
-def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
-    """Refuse what cannot run with this environment: the check that needs to know how many agents it has.
-
-    Raises:
-        ConfigError: players that the environment has no seats or scripts for; synchronous training whose batches are
-            larger than what all blocks hold: it would wait for ever.
-    """
-    learning, sampling = config.learning, config.sampling
-    _check_players(sampling, spec)
-    trajectories = sampling.num_workers * sampling.num_envs_per_worker * spec.agents_per_env // sampling.num_policies
-    needed = learning.trajectories_per_iteration
-    if config.workers.async_rl or trajectories >= needed:
-        return
-    of_policy = f" of each of {sampling.num_policies} policies" if sampling.num_policies > 1 else ""
-    columns = trajectories // learning.num_batches_per_iteration
-    smaller = f"batch_size={columns * learning.rollout} or " if columns else ""
-    splits, per_env = sampling.worker_num_splits, sampling.num_workers * spec.agents_per_env
-    envs = math.ceil(needed * sampling.num_policies / per_env / splits) * splits
-    raise ConfigError(
-        f"async_rl=False learns from one rollout of every agent, {trajectories} trajectories, but an iteration"
-        f"{of_policy} takes {needed} (num_batches_per_iteration={learning.num_batches_per_iteration} of batch_size="
-        f"{learning.batch_size}); nearest: {smaller}num_envs_per_worker={envs}"
-    )
-
-
-def _check_players(sampling: SamplingConfig, spec: EnvSpec) -> None:
-    if spec.agents_per_env == 1 and (sampling.self_play or sampling.agent_policy_map):
-        name = "self_play=True" if sampling.self_play else f"agent_policy_map={sampling.agent_policy_map!r}"
-        raise ConfigError(f"{name} needs an environment with several agents; this one has 1")
-    sampling.policies_of(spec.agents)
-    scripts = (RANDOM, *spec.scripted_players)
-    for name in sampling.anchors:
-        if name not in scripts:
-            raise ConfigError(f"self_play_anchors={name}: the environment offers {', '.join(scripts)}")
 
 
 def _merge_layers(
@@ -333,13 +201,13 @@ def _merge_layers(
     cli.require_text(argv)
     cli.require_working_directory()
     env = cli.typed_word(argv, "env") or ""
-    family = _family(env)
+    family = family_of(env)
     defaults = dict(family.defaults(env)) if family else {}
     saved = Saved({}, ()) if begins_anew else _saved_for(argv, env, only_resume=evaluation is None)
     auxiliary = cli.typed_word(argv, "auxiliary_loss")
     if auxiliary is None:
-        auxiliary = _text_of(saved.options, "auxiliary_loss") or _text_of(defaults, "auxiliary_loss")
-    groups = dict(evaluation or {}) | _groups(env, auxiliary)
+        auxiliary = text_of(saved.options, "auxiliary_loss") or text_of(defaults, "auxiliary_loss")
+    groups = dict(evaluation or {}) | groups_for(env, auxiliary)
     options = cli.declared_options(groups)
     layers = {
         FAMILY_DEFAULTS: cli.check_layer(defaults, options, FAMILY_DEFAULTS),
@@ -368,44 +236,6 @@ def _merge_layers(
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
 
 
-def _with_file(argv: Sequence[str], evaluation: Mapping[str, type] | None = None) -> tuple[list[str], dict[str, str]]:
-    """The words of a command line with those of its `--config` file before them; option -> file, for these.
-
-    Raises:
-        ConfigError: the file cannot be read, or sets what cannot be set: it is named as the layer.
-    """
-    file = cli.typed_word(argv, "config")
-    if not file:
-        return list(argv), {}
-    found, is_saved = read_options(Path(file).expanduser())
-    if is_saved:  # of another experiment, which has a place of its own
-        found = {name: value for name, value in found.items() if name not in LOCATION}
-    sections = {name for name in _groups("", "") if isinstance(found.get(name), dict)}
-    for name in sections:
-        found = found | found[name]
-    found = {name: value for name, value in found.items() if name not in sections}
-    env, auxiliary = (cli.typed_word(argv, name) or _text_of(found, name) for name in ("env", "auxiliary_loss"))
-    options = cli.declared_options(dict(evaluation or {}) | _groups(env, auxiliary))
-    for name in (found.keys() - options.keys()) & (SYNONYMS.keys() | HINTS.keys()):
-        says = f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS[name]
-        raise ConfigError(f"{file} sets unknown option {name!r}; {says}")
-    if "config" in found:
-        raise ConfigError(f"{file} sets config; one file can be read: leave it out")
-    texts = {name for name, entry in options.items() if entry.kind is str}
-    plain = {name: _typed_text(value) if name in texts else value for name, value in found.items()}
-    values = cli.check_layer(plain, options, file)
-    typed = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")}
-    kept = {name: value for name, value in values.items() if not typed & {name, *options[name].rule.aliases}}
-    return [*(f"--{name}={to_text(value)}" for name, value in kept.items()), *argv], dict.fromkeys(kept, file)
-
-
-def _typed_text(value: Any) -> Any:
-    """A table as JSON and a list with commas, as they would be typed; anything else as it is."""
-    if isinstance(value, list):
-        return ",".join(str(entry) for entry in value)
-    return json.dumps(value) if isinstance(value, dict) else value
-
-
 def _with_env(argv: Sequence[str]) -> Sequence[str]:
     """Words that name an experiment and no environment, with the environment that it was trained with.
 
@@ -417,7 +247,7 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
     run = _place_of(argv)
     run.check_combinations()
     try:
-        env = _text_of(parse_saved((run.folder / CONFIG_FILE).read_text(encoding="utf-8"), CONFIG_FILE).options, "env")
+        env = text_of(parse_saved((run.folder / CONFIG_FILE).read_text(encoding="utf-8"), CONFIG_FILE).options, "env")
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment in {run.folder}{run.neighbours()}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -445,8 +275,8 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
 
 def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:
     """What a resumed run takes over: all but its location, its view, and the options of a loss it no longer uses."""
-    before = _text_of(saved.options, "auxiliary_loss")
-    dropped = cli.declared_options({"auxiliary": _auxiliary_type(before)}) if before and before != auxiliary else {}
+    before = text_of(saved.options, "auxiliary_loss")
+    dropped = cli.declared_options({"auxiliary": auxiliary_type(before)}) if before and before != auxiliary else {}
     kept = {name: value for name, value in saved.options.items() if name in options or name not in dropped}
     try:
         checked = cli.check_layer(kept, options, CONFIG_FILE)
@@ -466,69 +296,9 @@ def _settle(values: dict[str, Any]) -> list[str]:
     return list(chosen)
 
 
-def _groups(env: str, auxiliary: str) -> dict[str, type]:
-    """Title in the help -> the dataclass that declares its options."""
-    hints = typing.get_type_hints(TrainConfig)
-    groups = {field.name: hints[field.name] for field in dataclasses.fields(TrainConfig)}
-    family = _family(env)
-    return groups | {
-        "family": family.config if family else NoOptions,
-        "auxiliary": _auxiliary_type(auxiliary) if auxiliary else NoOptions,
-    }
-
-
-def _groups_of(config: TrainConfig) -> dict[str, type]:
-    return {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
-
-
-def _family(env: str) -> EnvFamily | None:
-    if not env:
-        return None
-    from appo.envs.registry import resolve as resolve_env
-
-    family: EnvFamily = resolve_env(env).family
-    return family
-
-
-def _auxiliary_type(name: str) -> type:
-    from appo.algorithms.learning.auxiliary_loss import load
-
-    folder = str(Path.cwd())
-    if folder not in sys.path:  # workers look there, too, for what is the user's own
-        sys.path.append(folder)
-    return load(name).config
-
-
-def _compose(groups: Mapping[str, type], values: Mapping[str, Any]) -> TrainConfig:
-    rooms = [field.name for field in dataclasses.fields(TrainConfig)]
-    return TrainConfig(**{room: _instance(groups[room], values) for room in rooms})
-
-
-def _instance(config_type: type, values: Mapping[str, Any]) -> Any:
-    return config_type(**{field.name: values[field.name] for field in dataclasses.fields(config_type)})
-
-
-def values_of(config: TrainConfig) -> dict[str, Any]:
-    """Every option by name."""
-    rooms = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    return {field.name: getattr(room, field.name) for room in rooms for field in dataclasses.fields(room)}
-
-
-def _text_of(options: Mapping[str, Any], name: str) -> str:
-    value = options.get(name, "")
-    return value if isinstance(value, str) else ""
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON holds it; infinity as text, which JSON has no number for."""
-    if isinstance(value, tuple):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def reference() -> str:
     """The reference page of every option that is always there."""
-    return cli.reference_page(_groups("", "") | {"evaluation": EvaluationConfig}, "python -m appo.algorithms.config")
+    return cli.reference_page(groups_for("", "") | {"evaluation": EvaluationConfig}, "python -m appo.algorithms.config")
 
 
 def main() -> None:

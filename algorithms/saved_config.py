@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.utils.options import ConfigError
 
+LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "config")  # of an experiment
+NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 
 
@@ -88,3 +91,9 @@ def read_options(path: Path) -> tuple[dict[str, Any], bool]:
     if document.keys() == {"options", "typed"} and isinstance(document["options"], dict):
         return document["options"], True
     return document, False
+
+
+def text_of(options: Mapping[str, Any], name: str) -> str:
+    """The value of an option that is text; empty if it is not set, or damaged."""
+    value = options.get(name, "")
+    return value if isinstance(value, str) else ""

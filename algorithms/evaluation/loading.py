@@ -13,7 +13,7 @@ from appo.envs.api import EnvSpec
 from appo.utils.options import ConfigError
 
 if TYPE_CHECKING:
-    from appo.algorithms.config import TrainConfig
+    from appo.algorithms.train_config import TrainConfig
 
 
 class RestoredPolicy(NamedTuple):

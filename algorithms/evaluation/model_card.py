@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.evaluation.export import CHECKED_BATCHES, ONNX, TOLERANCE, Exported
 from appo.algorithms.evaluation.exported_policy import (
     NEXT_RECURRENT_STATE,
@@ -17,6 +16,7 @@ from appo.algorithms.evaluation.exported_policy import (
     Port,
 )
 from appo.algorithms.evaluation.loading import RestoredPolicy
+from appo.algorithms.train_config import TrainConfig
 from appo.envs.api import ACTION_MASK
 from appo.utils.options import to_text
 

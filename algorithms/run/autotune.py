@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig
+from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.run.trial import Period, result_file, started, words_of
+from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
 

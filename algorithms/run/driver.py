@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.messages import Command, PolicyRestored, Ready, Report
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.event_log import EventLog
@@ -22,6 +21,7 @@ from appo.algorithms.run.controllers.context import Controller, ControllerContex
 from appo.algorithms.run.controllers.table import CONTROLLERS
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.resources import SharedResources
+from appo.algorithms.train_config import TrainConfig
 from appo.algorithms.workers.roster import KINDS, LEARNER, WorkerId
 from appo.utils.signals import SAVING, StopSignals
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from appo.algorithms.checkpoint_names import list_best
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.config import RunConfig
+from appo.algorithms.train_config import TrainConfig
 
 
 def lines(config: TrainConfig, last: RunSnapshot, reason: str, program: str = "") -> list[str]:

@@ -18,12 +18,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig, from_json, to_json
+from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.timing import TIMING_FILE
 from appo.algorithms.run import folder_lock
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.folder_lock import LOCK_FILE
+from appo.algorithms.train_config import TrainConfig, from_json, to_json
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
 from appo.utils.options import ConfigError
 

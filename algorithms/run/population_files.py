@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.learning.config import changed, changing_options
 from appo.algorithms.population.schedule import ScheduleStep, read_schedule
 from appo.algorithms.population.start_values import read_start_values
+from appo.algorithms.train_config import TrainConfig
 
 
 def check_files(config: TrainConfig, *, resumed: bool) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.specs import action_spec, observation_tensors, observed
+from appo.algorithms.train_config import TrainConfig
 from appo.algorithms.workers.core_sharing import placements, policies_per_worker
 from appo.algorithms.workers.jobs import ModelJob, RunPlan
 from appo.algorithms.workers.roster import KINDS, Roster

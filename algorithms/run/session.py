@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig, check_with_spec, fitted, print_origins
+from appo.algorithms.config import ResolvedConfig, fitted, print_origins
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
 from appo.algorithms.reporting.budget import Budget
@@ -25,6 +25,7 @@ from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.population_files import check_files
 from appo.algorithms.run_state import Spent
+from appo.algorithms.train_config import TrainConfig, check_with_spec
 from appo.algorithms.workers.jobs import ModelJob
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
 from appo.algorithms.workers.restarts import RestartLimits

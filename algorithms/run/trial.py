@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.config import ResolvedConfig, TrainConfig, to_json
+from appo.algorithms.config import ResolvedConfig
+from appo.algorithms.train_config import TrainConfig, to_json
 from appo.utils.options import ConfigError
 
 POLL_S = 0.1

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from appo.algorithms.config import TrainConfig, fitted, resolve
+from appo.algorithms.config import fitted, resolve
 from appo.algorithms.run.autotune import (
     BUDGET_S,
     SLOW_FRAMES_PER_S,
@@ -35,6 +35,7 @@ from appo.algorithms.run.autotune import (
     where_to_begin,
 )
 from appo.algorithms.run.session import profile_environment
+from appo.algorithms.train_config import TrainConfig
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals

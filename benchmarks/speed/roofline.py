@@ -25,9 +25,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.config import FITTED, ResolvedConfig, TrainConfig, fitted, resolve, to_json
+from appo.algorithms.config import FITTED, ResolvedConfig, fitted, resolve
 from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
+from appo.algorithms.train_config import TrainConfig, to_json
 from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
 from appo.envs.api import EnvSpec
 from appo.envs.option_wrappers import env_of

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.memory.blocks import LearnerBlocks
 from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import WorkerCounters
@@ -30,6 +29,7 @@ from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.run import resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.sampling.env_split import EnvSplit
+from appo.algorithms.train_config import TrainConfig
 from appo.algorithms.workers.actor_worker import build_split
 from appo.algorithms.workers.jobs import ActorJob, LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore

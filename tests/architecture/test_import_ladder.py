@@ -29,6 +29,8 @@ FLOORS = [
     ],
     ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],
     ["appo.algorithms.sampling", "appo.algorithms.population"],
+    ["appo.algorithms.train_config"],
+    ["appo.algorithms.config_file"],
     ["appo.algorithms.config"],
     ["appo.algorithms.evaluation"],
     ["appo.algorithms.reporting", "appo.algorithms.workers"],
@@ -36,8 +38,10 @@ FLOORS = [
     ["train_appo", "enjoy_appo", "appo.tools", "benchmarks"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-CONFIG_READER = "appo.algorithms.config"  # may read the config.py of every room, on any floor
+CONFIG_READERS = {"appo.algorithms.train_config", "appo.algorithms.config"}  # of every room's config.py, on any floor
 HOLDERS_OF_THE_WHOLE_CONFIG = {
+    "appo.algorithms.train_config",
+    "appo.algorithms.config_file",
     "appo.algorithms.config",
     "appo.algorithms.run",
     "appo.algorithms.evaluation",  # a policy is loaded from its experiment
@@ -66,7 +70,7 @@ def ladder_violations(module, ours=None):
         target = room_of(found.target)
         if target == source or (target is not None and FLOOR[target] < FLOOR[source]):
             continue
-        if source == CONFIG_READER and found.target.endswith(".config"):
+        if source in CONFIG_READERS and found.target.endswith(".config"):
             continue
         yield f"{module.path}:{found.line}: {source} must not import {found.target}"
 
@@ -247,7 +251,7 @@ def test_only_the_driver_and_the_evaluation_hold_the_whole_configuration():
         (room_of(module.name), f"{module.path}:{found.line}")
         for module in modules()
         for found in imports(module)
-        if found.target == CONFIG_READER
+        if found.target in CONFIG_READERS
     }
     assert any(room == "appo.algorithms.run" for room, _ in holders)
     assert not [where for room, where in holders if room not in HOLDERS_OF_THE_WHOLE_CONFIG]
@@ -261,7 +265,7 @@ def test_rooms_below_the_configuration_read_no_options_but_their_own():
     strangers = [
         f"{module.path}:{found.line} imports {found.target}"
         for module in modules()
-        if FLOOR.get(room_of(module.name), 9) < FLOOR[CONFIG_READER]
+        if FLOOR.get(room_of(module.name), 9) < FLOOR["appo.algorithms.train_config"]
         for found in imports(module)
         if found.target.endswith(".config") and room_of(found.target) != room_of(module.name)
     ]
@@ -269,7 +273,9 @@ def test_rooms_below_the_configuration_read_no_options_but_their_own():
 
 
 def test_declaring_options_needs_the_standard_library_and_utils_only():
-    declarations = [module for module in modules() if module.name.endswith(".config") and module.name != CONFIG_READER]
+    declarations = [
+        module for module in modules() if module.name.endswith(".config") and module.name not in CONFIG_READERS
+    ]
     assert len(declarations) >= 7
     heavy = [
         f"{module.path}:{found.line} imports {found.target}"

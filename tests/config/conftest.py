@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from appo.algorithms.config import resolve, to_json
+from appo.algorithms.config import resolve
+from appo.algorithms.train_config import to_json
 from appo.envs.api import EnvFamily
 from appo.envs.registry import register_env_family
 from appo.utils.options import option

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appo.algorithms.config import from_json, resolve, to_json
+from appo.algorithms.config import resolve
+from appo.algorithms.train_config import from_json, to_json
 from appo.utils.options import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

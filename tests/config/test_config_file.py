@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from appo.algorithms.config import resolve, resolve_evaluation, to_json
+from appo.algorithms.config import resolve, resolve_evaluation
+from appo.algorithms.train_config import to_json
 from appo.utils.options import ConfigError
 
 PLAN = """

@@ -6,16 +6,8 @@ import json
 import pytest
 from rich.console import Console
 
-from appo.algorithms.config import (
-    CHOSEN,
-    FAMILY_DEFAULTS,
-    from_json,
-    print_origins,
-    resolve,
-    resolve_evaluation,
-    to_json,
-    with_values,
-)
+from appo.algorithms.config import CHOSEN, FAMILY_DEFAULTS, print_origins, resolve, resolve_evaluation
+from appo.algorithms.train_config import from_json, to_json, with_values
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from appo.algorithms.config import check_with_spec, resolve
+from appo.algorithms.config import resolve
 from appo.algorithms.run import config as run_config
 from appo.algorithms.run.config import torch_device
+from appo.algorithms.train_config import check_with_spec
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from appo.utils.options import ConfigError
 

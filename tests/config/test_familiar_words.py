@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from appo.algorithms.config import _groups, resolve
+from appo.algorithms.config import resolve
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.familiar_words import HINTS, SYNONYMS, translated, understood
+from appo.algorithms.train_config import groups_for
 from appo.utils.cli import declared_options, typed_word
 from appo.utils.options import ConfigError
 from tests.architecture.source_tree import ROOT
@@ -19,7 +20,7 @@ ENVS = ("CartPole-v1", "doom_basic", "atari_breakout", "HalfCheetah-v5", "MiniGr
 
 def names(env):
     """Of every option that there is with this environment."""
-    known = declared_options(_groups(env, "")).values()
+    known = declared_options(groups_for(env, "")).values()
     return {name for entry in known for name in (entry.name, *entry.rule.aliases)}
 
 
@@ -39,7 +40,7 @@ def rows_of_the_page():
 def test_the_page_for_those_who_come_from_another_program_has_every_word_and_says_what_is_done():
     rows, known = rows_of_the_page(), set().union(*map(names, ENVS))
     aliases = {
-        alias: entry.name for entry in declared_options(_groups("", "")).values() for alias in entry.rule.aliases
+        alias: entry.name for entry in declared_options(groups_for("", "")).values() for alias in entry.rule.aliases
     }
     evaluated = {field.name for field in dataclasses.fields(EvaluationConfig)}
     assert not (SYNONYMS.keys() | HINTS.keys()) - {theirs for theirs, _ in rows}

@@ -5,8 +5,9 @@ import itertools
 
 import pytest
 
-from appo.algorithms.config import FITTED, check_with_spec, fitted, resolve
+from appo.algorithms.config import FITTED, fitted, resolve
 from appo.algorithms.fitted_defaults import choose
+from appo.algorithms.train_config import check_with_spec
 from appo.envs.api import ActionLeaf, EnvProfile, EnvSpec, ObservationLeaf
 from appo.utils.options import ConfigError
 

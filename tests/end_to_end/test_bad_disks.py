@@ -9,7 +9,7 @@ import signal
 import time
 
 from appo.algorithms import checkpoints
-from appo.algorithms.config import from_json
+from appo.algorithms.train_config import from_json
 from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL
 

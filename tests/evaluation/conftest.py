@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from appo.algorithms import checkpoints
-from appo.algorithms.config import resolve, to_json
+from appo.algorithms.config import resolve
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.specs import action_spec
+from appo.algorithms.train_config import to_json
 from appo.envs.registry import probe
 
 TINY = ("--hidden_size=8", "--mlp_layers=8", "--device=cpu", "--seed=3")

@@ -15,8 +15,9 @@ import pytest
 
 import enjoy_appo
 from appo.algorithms import checkpoints
-from appo.algorithms.config import resolve, to_json
+from appo.algorithms.config import resolve
 from appo.algorithms.evaluation.window import Window
+from appo.algorithms.train_config import to_json
 from appo.envs.families.doom import DoomOptions
 from appo.utils.options import ConfigError
 

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from appo.algorithms.config import resolve, to_json
+from appo.algorithms.config import resolve
 from appo.algorithms.run.benchmark import Rates, rates_of
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.trial import without, words_of
+from appo.algorithms.train_config import to_json
 from appo.utils.options import ConfigError
 from tests.architecture.source_tree import ROOT
 from tests.in_process import exit_code_of

@@ -10,9 +10,10 @@ import textwrap
 
 import pytest
 
-from appo.algorithms.config import from_json, resolve
+from appo.algorithms.config import resolve
 from appo.algorithms.run import experiment as module
 from appo.algorithms.run.experiment import LOG_BYTES, Experiment
+from appo.algorithms.train_config import from_json
 from appo.utils.options import ConfigError
 from tests.reporting.reporting_cases import Clock
 

@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 import torch
 
-from appo.algorithms.config import NoOptions
 from appo.algorithms.learning.batch import Batch
 from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.memory.collate import BatchAssembler
@@ -22,6 +21,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.specs import action_spec, observation_tensors
+from appo.algorithms.train_config import NoOptions
 from appo.algorithms.workers import actor_worker
 from appo.algorithms.workers.actor_worker import build_split
 from appo.algorithms.workers.jobs import ActorJob, LearnerJob

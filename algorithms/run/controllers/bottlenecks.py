@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from appo.algorithms.config import TrainConfig
 from appo.algorithms.messages import Command, Report, WorkerStarted
 from appo.algorithms.reporting import bottleneck
 from appo.algorithms.reporting.bottleneck import Counters, Finding, Settings
@@ -16,6 +15,7 @@ from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.reporting.timing import StageTimes
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.algorithms.train_config import TrainConfig
 from appo.algorithms.workers.roster import ACTOR, KINDS
 from appo.utils.processes import core_count, usable_cores
 

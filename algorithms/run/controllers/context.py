@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from appo.algorithms.config import TrainConfig, values_of
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import Command, Report
 from appo.algorithms.reporting.event_log import EventLog
 from appo.algorithms.reporting.population_log import PopulationLog
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.reporting.statistics import Statistics
+from appo.algorithms.train_config import TrainConfig, values_of
 from appo.algorithms.workers.roster import Roster
 
 
