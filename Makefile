@@ -74,4 +74,4 @@ $(VENV)/%.installed: %.txt
 	@touch $@
 
 $(VENV)/requirements-envs.installed: requirements.txt
-$(VENV)/requirements-dev.installed: requirements.txt requirements-envs.txt
+$(VENV)/requirements-dev.installed: requirements.txt requirements-envs.txt requirements-tools.txt

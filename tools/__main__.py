@@ -16,6 +16,7 @@ COMMANDS = {
     "sweep": "many trainings: grids, draws and seeds, as many at a time as the cores allow",
     "timing": "where the time of each kind of process has gone",
     "view": "a frame of the numbers of runs, while they go on or afterwards",
+    "wandb": "send runs to Weights & Biases, while they go on or afterwards",
 }
 
 

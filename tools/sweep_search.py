@@ -44,7 +44,7 @@ def choose(
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=search.seed + number, constant_liar=True)
-    study = optuna.create_study(direction=direction, sampler=sampler)
+    study = optuna.create_study(direction=optuna.study.StudyDirection[direction.upper()], sampler=sampler)
     space = {name: _for_optuna(source) for name, source in search.space.items()}
     states = optuna.trial.TrialState
     for name, record in records.items():
@@ -67,7 +67,8 @@ def _for_optuna(source: Distribution) -> Any:
         return distributions.CategoricalDistribution([typed(value) for value in source.values])
     if source.kind == "int":
         return distributions.IntDistribution(*source.values)
-    return distributions.FloatDistribution(*source.values, log=source.kind == "log_uniform")
+    low, high = source.values
+    return distributions.FloatDistribution(low, high, log=source.kind == "log_uniform")
 
 
 def _to_optuna(source: Distribution, value: Any) -> Any:

@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.algorithms.reporting.view import LEAST_HEIGHT, as_text, frame_lines
 from appo.algorithms.reporting.view_state import ViewHistory, ViewState
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED, METRICS_FILE
+from appo.utils.files import NewLines
 
 STATUS_FILE = "status.json"
 EXIT_INTERRUPTED = 130
@@ -41,31 +42,6 @@ _PLAIN_COLUMNS, _NO_LIMIT = 80, 10_000
 
 class ViewError(ValueError):
     """There is nothing to watch. The message says why."""
-
-
-class NewLines:
-    """Reads what was appended to a file since the last time; begins anew with a file that has taken its place."""
-
-    def __init__(self, path: Path) -> None:
-        """The file need not exist."""
-        self._path = path
-        self._begun = b""
-        self._inode = self._offset = 0
-
-    def read(self) -> Iterator[bytes]:
-        """The lines that have become whole."""
-        try:
-            with self._path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino != self._inode or found.st_size < self._offset:
-                    self._inode, self._offset, self._begun = found.st_ino, 0, b""
-                file.seek(self._offset)
-                new = file.read()
-        except OSError:  # there is no point yet, or the folder has been moved
-            return
-        self._offset += len(new)
-        *whole, self._begun = (self._begun + new).split(b"\n")
-        yield from whole
 
 
 class WatchedRun:

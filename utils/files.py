@@ -293,6 +293,36 @@ class DiskFaults:
             log.warning("%s (%d failures so far)", what, self.failures[kind])
 
 
+class NewLines:
+    """Reads what was appended to a file since the last time; begins anew with a file that has taken its place."""
+
+    def __init__(self, path: Path, *, inode: int = 0, offset: int = 0) -> None:
+        """The file need not exist. `inode` and `offset`: where an earlier reader has stopped, see `place`."""
+        self._path = path
+        self._begun = b""
+        self._inode, self._offset = inode, offset
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The file's inode, and how many of its bytes have been read as whole lines."""
+        return self._inode, self._offset - len(self._begun)
+
+    def read(self) -> Iterator[bytes]:
+        """The lines that have become whole."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._inode or found.st_size < self._offset:
+                    self._inode, self._offset, self._begun = found.st_ino, 0, b""
+                file.seek(self._offset)
+                new = file.read()
+        except OSError:  # it has not been written yet, or has been moved
+            return
+        self._offset += len(new)
+        *whole, self._begun = (self._begun + new).split(b"\n")
+        yield from whole
+
+
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole record of a file that `JsonLines` wrote; lines that were cut off are left out."""
     with path.open(encoding="utf-8", errors="replace") as file:

@@ -36,6 +36,12 @@ MARK_VARIABLE = "APPO_RUN"  # in the environment of every process of a run
 log = logging.getLogger(__name__)
 
 
+def import_root() -> str:
+    """The folder in which Python finds this program and nothing else; empty where it is installed like any package."""
+    folder = Path(__file__).resolve().parents[1] / "src"
+    return str(folder) if folder.is_dir() else ""
+
+
 def set_title(title: str) -> None:
     """The name that `ps` and `top` show."""
     import setproctitle

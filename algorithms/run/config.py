@@ -137,6 +137,15 @@ class RunConfig:
         "else lines, and lines with --serial_mode. Not kept for a resume",
         choices=("auto", "full", "lines", "off"),
     )
+    with_wandb: bool = option(
+        False,
+        "Send the run's numbers to Weights & Biases as well, from a process of its own that the run never waits for. "
+        "Without a network, or with WANDB_MODE=offline, they are kept in wandb/ for `wandb sync`",
+    )
+    wandb_project: str = option("appo", "Project at Weights & Biases")
+    wandb_user: str = option("", "User or team at Weights & Biases. Empty: who has logged in")
+    wandb_group: str = option("", "Group of runs at Weights & Biases")
+    wandb_tags: str = option("", "Tags at Weights & Biases, with commas")
     sampler_only: bool = option(False, "Sample with the policy as it is and learn nothing: measures sampling alone")
     benchmark: bool = option(
         False,
@@ -199,6 +208,8 @@ class RunConfig:
             ConfigError: the message names the nearest value that works.
         """
         torch_device(self.device)
+        if self.with_wandb and importlib.util.find_spec("wandb") is None:
+            raise ConfigError("with_wandb=True needs the package wandb: pip install wandb")
         try:
             existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
         except OSError as error:

@@ -113,7 +113,7 @@ class ProcessLauncher:
     @contextlib.contextmanager
     def _for_servers(self) -> Iterator[None]:
         """What a server is started with: the run's mark, and where it finds what it is to import ahead."""
-        search_path = os.pathsep.join(filter(None, [_import_root(), os.environ.get("PYTHONPATH")]))
+        search_path = os.pathsep.join(filter(None, [processes.import_root(), os.environ.get("PYTHONPATH")]))
         with _in_environment(processes.MARK_VARIABLE, self.mark), _in_environment("PYTHONPATH", search_path):
             yield
 
@@ -292,12 +292,6 @@ class ProcessLauncher:
             command = [sys.executable, "-I", "-S", self._clear_up, str(self.process_group)]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)
-
-
-def _import_root() -> str:
-    """The folder in which Python finds this program and nothing else; empty where it is installed like any package."""
-    folder = Path(__file__).resolve().parents[2] / "src"
-    return str(folder) if folder.is_dir() else ""
 
 
 def _socket_folder() -> str:

@@ -34,6 +34,7 @@ FOREIGN_FLAGS = {
     "index-url", PLACEHOLDER,
 }  # fmt: skip
 COMMANDS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+COMMANDS.append(ROOT / "algorithms" / "run" / "wandb_mirror.py")  # for one of the tools
 BENCHMARKS = "\n".join(path.read_text() for path in COMMANDS)
 BENCHMARK_FLAGS = set(re.findall(r'add_argument\(\s*"--(\w+)"', BENCHMARKS))
 

@@ -134,6 +134,14 @@ class Hears:
     def on_end(self):
         self.heard.append("end")
 
+class Measures:
+    def scalars(self, policy):
+        return {"policy": policy, "pi": 3.14, "nan": float("nan")}
+
+class Talks:
+    def scalars(self, policy):
+        return ["pi"]
+
 class Raises:
     def on_point(self, policy, env_frames, tags):
         raise ValueError("as told")
@@ -181,6 +189,19 @@ def test_a_callback_that_raises_is_told_of_once_and_the_run_goes_on(how, caplog)
 
 
 @pytest.mark.usefixtures("own")
+def test_the_numbers_of_a_callback_are_of_each_policy_and_finite():
+    callbacks = Callbacks(context("--callback=my_callback_file:Measures"))
+    assert callbacks.scalars(1) == {"custom/policy": 1.0, "custom/pi": 3.14}
+
+
+@pytest.mark.usefixtures("own")
+def test_a_callback_whose_numbers_are_none_is_told_of_once(caplog):
+    callbacks = Callbacks(context("--callback=my_callback_file:Talks"))
+    assert callbacks.scalars(0) == callbacks.scalars(0) == {}
+    assert caplog.text.count("returns no dict of numbers") == 1
+
+
+@pytest.mark.usefixtures("own")
 def test_only_a_text_ends_the_run():
     callbacks = Callbacks(context("--callback=my_callback_file:Counts"))
     callbacks.due(snapshot(1, [{"a": 1.0}]))
@@ -205,6 +226,6 @@ def test_a_callback_that_would_hear_nothing_is_refused(tmp_path, monkeypatch):
     (tmp_path / "deaf_callback.py").write_text("class Deaf:\n    def on_points(self, *given): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    told = "would hear nothing: it has no method of on_start, on_point, on_end; did you mean on_point"
+    told = "would hear nothing: it has no method of on_start, scalars, on_point, on_end; did you mean on_point"
     with pytest.raises(ConfigError, match=told):
         load_callback("deaf_callback:Deaf")

@@ -10,7 +10,8 @@ import pytest
 
 from appo.algorithms.reporting.view import as_text
 from appo.tools import view as module
-from appo.tools.view import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, NewLines, WatchedRun, main, stacked
+from appo.tools.view import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, WatchedRun, main, stacked
+from appo.utils.files import NewLines
 from tests.architecture.source_tree import ROOT
 from tests.reporting.terminal_emulator import PseudoTerminal, Screen
 

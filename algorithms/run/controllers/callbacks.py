@@ -4,6 +4,7 @@ All methods are optional:
 
     class MyCallback:
         def on_start(self, options, folder): ...    # dict of all options by name, the experiment's folder
+        def scalars(self, policy): ...    # dict of numbers for each point of the curves, where they are custom/<name>
         def on_point(self, policy, env_frames, tags): ...    # with each point of the curves; "why" ends the run
         def on_end(self): ...
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +27,8 @@ from appo.envs.faults import FAILURES
 from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
-METHODS = ("on_start", "on_point", "on_end")
+METHODS = ("on_start", "scalars", "on_point", "on_end")
+CUSTOM = "custom/"  # what the names of its numbers begin with
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +92,16 @@ class Callbacks(Controller):
     def ended_by(self) -> str:
         """Why the run should end; empty: it goes on."""
         return self._reason
+
+    def scalars(self, policy: int) -> dict[str, float]:
+        """The user's own numbers of a policy; one that is not finite is left out."""
+        found = self._call("scalars", policy)
+        try:
+            numbers = {f"{CUSTOM}{name}": float(value) for name, value in ({} if found is None else found).items()}
+        except FAILURES as error:
+            self._give_up("scalars, which returns no dict of numbers", error)
+            return {}
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
     def _call(self, name: str, *arguments: Any) -> Any:
         method = getattr(self._callback, name, None)

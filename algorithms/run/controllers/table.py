@@ -12,6 +12,7 @@ from appo.algorithms.run.controllers.schedule import Schedule
 from appo.algorithms.run.controllers.self_play import SelfPlay
 from appo.algorithms.run.controllers.stopping import Stopping
 from appo.algorithms.run.controllers.watchdog import Watchdog
+from appo.algorithms.run.controllers.weights_and_biases import WeightsAndBiases
 
 CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (
     Watchdog,
@@ -21,4 +22,5 @@ CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (
     Stopping,
     Callbacks,
     Bottlenecks,
+    WeightsAndBiases,
 )

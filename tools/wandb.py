@@ -1,0 +1,54 @@
+"""Send an experiment to Weights & Biases: `python -m appo.tools.wandb train_dir/first`, while it goes on or afterwards.
+
+    python -m appo.tools.wandb train_dir/first [train_dir/second ...] [--project=appo] [--user=...] [--tags=a,b]
+
+Only points that were not sent before are sent; runs that go on are followed until they end, one after the other.
+WANDB_MODE=offline keeps them on disk for `wandb sync`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from appo.algorithms.run.wandb_mirror import INSTALL, Mirror, MirrorError, account_of, add_words, follow
+from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.experiments import Found, find_experiments
+from appo.tools.run_status import STARTING, TRAINING, status_of
+
+
+def main(argv: Sequence[str]) -> int:
+    """Send; the exit code."""
+    try:
+        words = OneLineParser(prog="appo-tools wandb", description=(__doc__ or "").splitlines()[0])
+        words.add_argument("experiments", nargs="+", type=Path, help="folders, or folders that hold some")
+        add_words(words)
+        given = words.parse_args(argv)
+        if importlib.util.find_spec("wandb") is None:
+            raise Refused(f"the package wandb is missing: {INSTALL}")
+        for experiment in find_experiments(given.experiments):
+            if experiment.problem:
+                raise Refused(f"{experiment.name} cannot be sent: {experiment.problem}")
+            mirror = Mirror(experiment.folder, account_of(given), print)
+            follow(mirror, lambda seconds, of=experiment: _has_ended(of, seconds))  # type: ignore[misc]
+    except Refused as error:
+        print(f"wandb: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except MirrorError as error:
+        print(f"wandb: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _has_ended(experiment: Found, seconds: float) -> bool:
+    if status_of(experiment).state not in (STARTING, TRAINING):
+        return True
+    time.sleep(seconds)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
