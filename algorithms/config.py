@@ -1,10 +1,10 @@
 """How layers of values become the one configuration of a run.
 
-Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < the file of
-`--config` < what the user typed. For an environment without family defaults, options that no layer set are chosen after
-a moment of random play (`fitted`). Each layer is checked in the same way, and the origin of every value is known. Where
-a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the folder may have been
-moved.
+Layers, later wins: declared defaults < the environment's defaults < config.json of a resumed experiment < the preset
+< the file of `--config` < what the user typed. For an environment without family defaults, options that no layer set
+are chosen after a moment of random play (`fitted`). Each layer is checked in the same way, and the origin of every
+value is known. Where a run is, and what to do with what lies there (`LOCATION`), is never taken from config.json: the
+folder may have been moved.
 
 Nothing here imports torch, unless an auxiliary loss is chosen, and nothing imports Gymnasium before an environment is.
 `python -m appo.algorithms.config` writes the reference page docs/options.md from the declarations.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.config_file import with_file
+from appo.algorithms.config_file import with_files
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.familiar_words import HINTS
 from appo.algorithms.fitted_defaults import Choice, choose
@@ -97,7 +97,7 @@ def resolve(
         ConfigError: something cannot be run; the message says what would.
     """
     choices: dict[str, Choice] = {}
-    argv, of_file = with_file(argv)
+    argv, of_file = with_files(argv)
     if profile is not None and cli.asks_for_help(argv) and _has_no_defaults(cli.typed_word(argv, "env") or ""):
         words = [word for word in argv if not cli.asks_for_help([word])]
         unfitted = _resolved(_merge_layers(words, prog, _DESCRIPTION, begins_anew=True))
@@ -150,7 +150,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
         ConfigError: there is no such experiment, or something cannot be run; the message says what would.
     """
     evaluation = {"evaluation": EvaluationConfig}
-    argv, _ = with_file(argv, evaluation)
+    argv, _ = with_files(argv, evaluation)
     argv = _with_env(argv)
     layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
     _settle(layers.values)

@@ -1,4 +1,4 @@
-"""The file of `--config`: a layer of options between those of a resumed experiment and those that are typed."""
+"""Layers of options from files, above those of a resumed experiment and below what is typed: `--preset`, `--config`."""
 
 from __future__ import annotations
 
@@ -13,36 +13,72 @@ from appo.algorithms.train_config import groups_for
 from appo.utils import cli
 from appo.utils.options import ConfigError, to_text
 
+PRESETS = Path(__file__).resolve().parent / "presets"
+MEASURED = "measured"  # of a preset: the table of what it has reached
+_FILES = ("preset", "config")  # the options that name them; later wins
 
-def with_file(argv: Sequence[str], evaluation: Mapping[str, type] | None = None) -> tuple[list[str], dict[str, str]]:
-    """The words of a command line with those of its `--config` file before them; option -> file, for these.
+
+def preset_names() -> list[str]:
+    """The presets that there are."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def with_files(argv: Sequence[str], evaluation: Mapping[str, type] | None = None) -> tuple[list[str], dict[str, str]]:
+    """The words of a command line with those of its preset and its file before them; option -> where it is from.
 
     Raises:
-        ConfigError: the file cannot be read, or sets what cannot be set: it is named as the layer.
+        ConfigError: one of them cannot be read, or sets what cannot be set: it is named as the layer.
     """
-    file = cli.typed_word(argv, "config")
-    if not file:
-        return list(argv), {}
+    layers: dict[str, dict[str, Any]] = {}
+    if name := cli.typed_word(argv, "preset"):
+        layers[f"preset {name}"] = _read_preset(name)
+    if file := cli.typed_word(argv, "config"):
+        layers[file] = _read_file(file)
+    named = {name: _first_text(argv, layers, name) for name in ("env", "auxiliary_loss")}
+    options = cli.declared_options(dict(evaluation or {}) | groups_for(named["env"], named["auxiliary_loss"]))
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer, found in layers.items():
+        values |= (checked := _checked(found, options, layer))
+        origins |= dict.fromkeys(checked, layer)
+    typed = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")}
+    kept = [name for name in values if not typed & {name, *options[name].rule.aliases}]
+    return [*(f"--{name}={to_text(values[name])}" for name in kept), *argv], {name: origins[name] for name in kept}
+
+
+def _read_preset(name: str) -> dict[str, Any]:
+    if name not in preset_names():
+        raise ConfigError(f"there is no preset {name!r}; there are {', '.join(preset_names())} (docs/presets.md)")
+    found, _ = read_options(PRESETS / f"{name}.toml")
+    return {option: value for option, value in found.items() if option != MEASURED}
+
+
+def _read_file(file: str) -> dict[str, Any]:
     found, is_saved = read_options(Path(file).expanduser())
     if is_saved:  # of another experiment, which has a place of its own
         found = {name: value for name, value in found.items() if name not in LOCATION}
     sections = {name for name in groups_for("", "") if isinstance(found.get(name), dict)}
     for name in sections:
         found = found | found[name]
-    found = {name: value for name, value in found.items() if name not in sections}
-    env, auxiliary = (cli.typed_word(argv, name) or text_of(found, name) for name in ("env", "auxiliary_loss"))
-    options = cli.declared_options(dict(evaluation or {}) | groups_for(env, auxiliary))
-    for name in (found.keys() - options.keys()) & (SYNONYMS.keys() | HINTS.keys()):
+    return {name: value for name, value in found.items() if name not in sections}
+
+
+def _first_text(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """An option that is needed before all are known, from the command line or the highest layer that has it."""
+    given = [text_of(found, name) for found in reversed(layers.values())]
+    return next(filter(None, [cli.typed_word(argv, name), *given]), "")
+
+
+def _checked(found: Mapping[str, Any], options: Mapping[str, cli.Declared], layer: str) -> dict[str, Any]:
+    for name in sorted((found.keys() - options.keys()) & (SYNONYMS.keys() | HINTS.keys())):
         says = f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS[name]
-        raise ConfigError(f"{file} sets unknown option {name!r}; {says}")
-    if "config" in found:
-        raise ConfigError(f"{file} sets config; one file can be read: leave it out")
+        raise ConfigError(f"{layer} sets unknown option {name!r}; {says}")
+    for name in _FILES:
+        if name in found:
+            raise ConfigError(f"{layer} sets {name}; that is for the command line: leave it out")
     texts = {name for name, entry in options.items() if entry.kind is str}
     plain = {name: _typed_text(value) if name in texts else value for name, value in found.items()}
-    values = cli.check_layer(plain, options, file)
-    typed = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")}
-    kept = {name: value for name, value in values.items() if not typed & {name, *options[name].rule.aliases}}
-    return [*(f"--{name}={to_text(value)}" for name, value in kept.items()), *argv], dict.fromkeys(kept, file)
+    return dict(cli.check_layer(plain, options, layer))
 
 
 def _typed_text(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from appo.utils.options import ConfigError
 
-LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "config")  # of an experiment
+LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "preset", "config")  # of an experiment
 NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 
@@ -72,7 +72,7 @@ def parse_saved(text: str, source: str) -> Saved:
 
 
 def read_options(path: Path) -> tuple[dict[str, Any], bool]:
-    """Names and values of the file of `--config`, and whether it is the config.json of an experiment.
+    """Names and values of a file of options, and whether it is the config.json of an experiment.
 
     Raises:
         ConfigError: it cannot be read, or is neither TOML nor JSON with names and values.

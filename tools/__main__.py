@@ -10,6 +10,7 @@ from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
 
 COMMANDS = {
     "export": "a trained policy as a file of ONNX or torch.export, with a card beside it",
+    "hub": "a trained policy as a folder for the Hugging Face hub, and pushed there",
     "plot": "curves of an experiment, or of groups of seeds, as a picture",
     "population": "objectives, options and who copied whom; the win matrix of self-play",
     "runs": "list, compare, stop and save runs",

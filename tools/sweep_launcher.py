@@ -103,7 +103,7 @@ class Launcher:
             self._check(plan.trial({name: source.draw(numbers) for name, source in plan.search.space.items()}, {}))
         self._refused: dict[str, str] = {}  # trial that an earlier start has added -> why it cannot run by now
         self._changed = {name: self._has_changed(trial) for name, trial in self._trials.items()}
-        self._sweep = Sweep(plan.objective, plan.direction, {})
+        self._sweep = Sweep(plan.objective, plan.direction, {}, plan.search.cost if plan.search else "")
         self._running: dict[str, _Run] = {}
         self._injected: dict[Path, tuple[int, int]] = {}  # file -> time and size that were read last
         self._screen = Screen(self.folder)

@@ -34,6 +34,7 @@ _MOST_OF_NAME = 120  # characters; a folder's name may have 255 bytes, and other
 _DIGITS = 4  # significant ones of a number that is drawn: names of trials stay short
 _DRAWS_PER_TRIAL = 20  # a draw that repeats another is replaced by the next one
 METHODS = ("optuna",)
+COSTS = ("minutes", "frames")  # of training, as the table of trials has them
 DIRECTIONS = ("maximize", "minimize")
 OBJECTIVES = ("reward", "true_reward", "best", "env_frames", "train_seconds")
 
@@ -72,6 +73,7 @@ class Search(NamedTuple):
     trials: int
     seed: int
     space: dict[str, Distribution]
+    cost: str = ""  # one of `COSTS`, to be kept small as well; empty: none
 
 
 class Trial(NamedTuple):
@@ -288,7 +290,8 @@ def _search(table: Mapping[str, Any]) -> Search:
         raise ConfigError(f"[search] has no method; known: {', '.join(METHODS)}")
     method = _one_of(table["method"], METHODS, "[search] method")
     count, seed = _drawn(table, "[search]")
-    return Search(method, count, seed, _space(table, "[search]"))
+    cost = _one_of(table["cost"], COSTS, "[search] cost") if "cost" in table else ""
+    return Search(method, count, seed, _space(table, "[search]"), cost)
 
 
 def _drawn(table: Mapping[str, Any], where: str) -> tuple[int, int]:
@@ -300,7 +303,7 @@ def _drawn(table: Mapping[str, Any], where: str) -> tuple[int, int]:
 
 
 def _space(table: Mapping[str, Any], where: str) -> dict[str, Distribution]:
-    found = {name: entry for name, entry in table.items() if name not in ("trials", "seed", "method")}
+    found = {name: entry for name, entry in table.items() if name not in ("trials", "seed", "method", "cost")}
     if not found:
         raise ConfigError(f"{where} names no option; add learning_rate = {{log_uniform = [1e-4, 1e-2]}}")
     return {name: _distribution(f"{where} {name}", entry) for name, entry in found.items()}

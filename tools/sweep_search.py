@@ -2,6 +2,8 @@
 
 Nothing is kept but the trials in `sweep.json`: the study is made anew from them for each choice, so that a search goes
 on wherever it was stopped. Trials that still run count as bad ones until they are done: choices keep away from them.
+With a cost, there are two objectives (the tree-structured Parzen estimator of Ozaki et al., 2022): trials are sought
+than which no other is both better and cheaper.
 """
 
 from __future__ import annotations
@@ -44,18 +46,19 @@ def choose(
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=search.seed + number, constant_liar=True)
-    study = optuna.create_study(direction=optuna.study.StudyDirection[direction.upper()], sampler=sampler)
+    directions = [optuna.study.StudyDirection[each.upper()] for each in (direction, *["minimize"] * bool(search.cost))]
+    study = optuna.create_study(directions=directions, sampler=sampler)
     space = {name: _for_optuna(source) for name, source in search.space.items()}
     states = optuna.trial.TrialState
     for name, record in records.items():
         if record.varied.keys() != space.keys():
             continue
-        value = results[name].objective
-        is_over = record.state in (FAILED, REFUSED) or (record.state == DONE and value is None)
+        values = [results[name].objective, *([results[name].cost(search.cost)] if search.cost else [])]
+        is_over = record.state in (FAILED, REFUSED) or (record.state == DONE and None in values)
         state = states.FAIL if is_over else states.COMPLETE if record.state == DONE else states.RUNNING
         given = {option: _to_optuna(search.space[option], chosen) for option, chosen in record.varied.items()}
-        told = value if state == states.COMPLETE else None
-        study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, value=told))
+        told = values if state == states.COMPLETE else None
+        study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, values=told))
     chosen = study.ask(space).params
     return {name: search.space[name].rounded(_from_optuna(search.space[name], chosen[name])) for name in space}
 

@@ -42,6 +42,10 @@ class Result(NamedTuple):
     objective: float | None
     reason: str  # why it ended; empty while it has not
 
+    def cost(self, kind: str) -> float | None:
+        """What it has cost, in minutes or in frames."""
+        return self.minutes if kind == "minutes" else self.frames
+
 
 class Sweep(NamedTuple):
     """The whole of `sweep.json`."""
@@ -49,6 +53,7 @@ class Sweep(NamedTuple):
     objective: str
     direction: str
     records: dict[str, Record]
+    cost: str = ""  # of a search that keeps it small as well: minutes or frames
 
 
 def read_sweep(folder: Path) -> Sweep | None:
@@ -61,7 +66,7 @@ def read_sweep(folder: Path) -> Sweep | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         records = {name: Record(**entry) for name, entry in document["trials"].items()}
-        sweep = Sweep(document["objective"], document["direction"], records)
+        sweep = Sweep(document["objective"], document["direction"], records, document.get("cost", ""))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -80,7 +85,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
         OSError: it could not be written; the old one is untouched.
     """
     trials = {name: dataclasses.asdict(record) for name, record in sweep.records.items()}
-    document = {"objective": sweep.objective, "direction": sweep.direction, "trials": trials}
+    document = {"objective": sweep.objective, "direction": sweep.direction, "cost": sweep.cost, "trials": trials}
     atomic_write_json(folder / STATE_FILE, document)
 
 
@@ -116,12 +121,32 @@ def in_order(sweep: Sweep, results: Mapping[str, Result]) -> list[str]:
     return sorted(sweep.records, key=rank)
 
 
+def front_of(sweep: Sweep, results: Mapping[str, Result]) -> set[str]:
+    """Done trials than which no other is at least as good and at least as cheap, and one of both more so."""
+    sign = 1.0 if sweep.direction == "maximize" else -1.0
+    done = {
+        name: (sign * results[name].objective, -cost)  # type: ignore[operator]  # not None
+        for name, record in sweep.records.items()
+        if record.state == DONE
+        and results[name].objective is not None
+        and (cost := results[name].cost(sweep.cost)) is not None
+    }
+    return {
+        name
+        for name, own in done.items()
+        if not any(other != own and other[0] >= own[0] and other[1] >= own[1] for other in done.values())
+    }
+
+
 def table_of(sweep: Sweep, results: Mapping[str, Result], names: Iterable[str], title: str = "") -> Any:
     """A table for rich: a row per trial."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title or None, box=box.SIMPLE_HEAD, pad_edge=False)
+    front = front_of(sweep, results) if sweep.cost else set()
+    if sweep.cost:
+        table.caption = f"*: no other trial is both better and cheaper in {sweep.cost}"
     table.add_column("trial", overflow="fold")
     for column in ("state", "tries", "frames", sweep.objective, "minutes"):
         table.add_column(column, justify="left" if column == "state" else "right", no_wrap=True)
@@ -132,7 +157,7 @@ def table_of(sweep: Sweep, results: Mapping[str, Result], names: Iterable[str], 
         frames = "" if result.frames is None else f"{result.frames:,}"
         objective = "" if result.objective is None else f"{result.objective:.4g}"
         minutes = "" if result.minutes is None else f"{result.minutes:.2f}"
-        table.add_row(name, record.state, str(tries), frames, objective, minutes)
+        table.add_row(f"{name} *" if name in front else name, record.state, str(tries), frames, objective, minutes)
     return table
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation.export import CHECKED_BATCHES, ONNX, TOLERANCE, Exported
 from appo.algorithms.evaluation.exported_policy import (
     NEXT_RECURRENT_STATE,
@@ -48,7 +49,7 @@ def model_card(restored: RestoredPolicy, exported: Exported, command: str) -> st
         "environment": f"`{config.env.env}`",
         "experiment": f"`{config.run.experiment}`, checkpoint `{checkpoint.path.name}`",
         "frames": f"{checkpoint.env_frames} of the simulator, {checkpoint.train_step} optimizer steps",
-        "returns": _returns_of(checkpoint.payload.get("run_state")),
+        "returns": _told_returns(checkpoint),
         "observations": f"`{restored.spaces[0]}`",
         "actions": f"`{restored.spaces[1]}`",
         "checked": f"batches of {', '.join(map(str, CHECKED_BATCHES))} against the policy: "
@@ -158,10 +159,15 @@ def _table(title: str, ports: Sequence[Port]) -> list[str]:
     return lines
 
 
-def _returns_of(run_state: Any) -> str:
-    """Of the newest episodes that the checkpoint tells of."""
+def training_returns(checkpoint: Checkpoint) -> list[float]:
+    """Of the newest episodes that a checkpoint tells of; none: it tells of none."""
+    run_state = checkpoint.payload.get("run_state")
     episodes = run_state.get("episodes") if isinstance(run_state, dict) else None
-    returns = [float(value) for value in (episodes or {}).get("returns", ()) if math.isfinite(float(value))]
+    return [float(value) for value in (episodes or {}).get("returns", ()) if math.isfinite(float(value))]
+
+
+def _told_returns(checkpoint: Checkpoint) -> str:
+    returns = training_returns(checkpoint)
     if not returns:
         return "no episode had ended"
     return (

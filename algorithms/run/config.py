@@ -72,6 +72,11 @@ class RunConfig:
     experiment: str = option("default_experiment", "Name of the run and of its folder")
     train_dir: str = option("./train_dir", "Folder of all experiments")
     experiments_root: str = option("", "Folder below train_dir that groups experiments")
+    preset: str = option(
+        "",
+        "An environment with options that have reached a known score, such as lunarlander, see docs/presets.md. They "
+        "count as typed before the file of --config and the words of the command line, which win. Empty: none",
+    )
     config: str = option(
         "",
         "TOML or JSON file of options, such as plan.toml or the config.json of another experiment. They count as typed "

@@ -94,7 +94,7 @@ def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp
         ("plan.toml", "n_envs = 4", "{file} sets unknown option 'n_envs'; here environments are spread"),
         ("plan.json", '{"hidden_size": 0}', "{file} sets hidden_size=0; allowed: at least 1"),
         ("plan.json", '{"use_rnn": "perhaps"}', "{file} sets use_rnn='perhaps'; expected True or False"),
-        ("plan.toml", "config = 'b.toml'", "{file} sets config; one file can be read: leave it out"),
+        ("plan.toml", "config = 'b.toml'", "{file} sets config; that is for the command line: leave it out"),
         ("plan.toml", "gamma 0.9", "{file} is no TOML: "),
         ("plan.json", "{", "{file} is no JSON: "),
         ("plan.json", "[1]", "{file} holds no names and values; for example"),
