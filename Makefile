@@ -21,7 +21,7 @@ train_options := --env=$(ENV) --experiment=$(EXPERIMENT) $(if $(STEPS),--train_f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test test-slow lint bench gpu-check chaos docs clean
+.PHONY: help train test test-slow lint bench gpu-check chaos docs site clean
 
 help:  ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ chaos: $(VENV)/requirements.installed  ## Kill workers 1000 times, die at every 
 
 docs: $(VENV)/requirements.installed  ## Write docs/options.md anew from the declarations of the options
 	$(run) -m appo.algorithms.config
+
+site: $(VENV)/requirements-tools.installed  ## Write the documentation as a site, site/index.html
+	$(VENV)/bin/zensical build --strict
 
 clean:  ## Remove the virtual environment and every cache; keeps train_dir
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -297,8 +297,12 @@ def _settle(values: dict[str, Any]) -> list[str]:
 
 
 def reference() -> str:
-    """The reference page of every option that is always there."""
-    return cli.reference_page(groups_for("", "") | {"evaluation": EvaluationConfig}, "python -m appo.algorithms.config")
+    """The reference page of every option, those of each family of environments included."""
+    from appo.envs.registry import families
+
+    groups = groups_for("", "") | {"evaluation": EvaluationConfig}
+    of_families = {f"--env={name}_...": family.config for name, family in families().items()}
+    return cli.reference_page(groups, of_families, "python -m appo.algorithms.config")
 
 
 def main() -> None:

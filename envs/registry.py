@@ -308,6 +308,12 @@ def _families_here() -> list[str]:
     return [module.name for module in pkgutil.iter_modules(appo.envs.families.__path__)]
 
 
+def families() -> dict[str, EnvFamily]:
+    """Those that are part of this program, by prefix; none of their simulators is imported."""
+    found = {name: _load(name) for name in sorted(_families_here())}
+    return {name: family for name, family in found.items() if family is not None}
+
+
 def _load(prefix: str) -> EnvFamily | None:
     module = sys.modules.get(f"{_FAMILIES}.{prefix}")
     if module is None and prefix in _families_here():

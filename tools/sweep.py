@@ -21,15 +21,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
+from appo.tools.sweep_cluster import Cluster
 from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
-from appo.tools.sweep_processes import holder, lock_file, slots_of
+from appo.tools.sweep_processes import Slot, holder, lock_file, slots_of
 from appo.tools.sweep_screen import show_all
 from appo.tools.sweep_state import RUNNING, WAITING, read_sweep
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
 from appo.utils.signals import StopSignals
 
+MOST_JOBS = 100  # queued or running at the same time, where neither the plan nor the command line says how many
 _SHOW_CURSOR = b"\x1b[?25h"  # a table that is kept up to date hides it
 
 
@@ -102,13 +104,23 @@ def _asked(argv: Sequence[str]) -> argparse.Namespace:
 def _settings(asked: argparse.Namespace, argv: Sequence[str], plan: Plan, program: Sequence[str]) -> Settings:
     parallel = plan.parallel if asked.parallel is None else asked.parallel
     cores_per_run = plan.cores_per_run if asked.cores_per_run is None else asked.cores_per_run
+    train_dir = asked.train_dir or plan.train_dir
+    cluster = None
+    if plan.slurm is not None:
+        if plan.gpus or cores_per_run:
+            raise ConfigError("with [slurm], jobs have what that asks for; leave out gpus and cores_per_run")
+        cluster = Cluster(Path(train_dir).expanduser() / plan.name, plan.slurm)
+        slots = (Slot((), None),) * (parallel or MOST_JOBS)
+    else:
+        slots = slots_of(usable_cores(), plan.gpus, parallel, cores_per_run)
     return Settings(
-        train_dir=asked.train_dir or plan.train_dir,
-        slots=slots_of(usable_cores(), plan.gpus, parallel, cores_per_run),
+        train_dir=train_dir,
+        slots=slots,
         retries=plan.retries if asked.retries is None else asked.retries,
         retry_failed=asked.retry_failed,
         program=tuple(program),
         again=f"python -m appo.tools.sweep {shlex.join(argv)}",
+        cluster=cluster,
     )
 
 

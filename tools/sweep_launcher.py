@@ -8,6 +8,7 @@ launcher starts are waited for, and occupy the cores that they are on.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.experiment import LOCK_FILE
 from appo.tools import sweep_processes as processes
+from appo.tools.sweep_cluster import Cluster, ClusterProcess
 from appo.tools.sweep_plan import Plan, Search, Trial, check_options, read_injected, typed
 from appo.tools.sweep_screen import Screen
 from appo.tools.sweep_search import choose, require_optuna
@@ -66,13 +68,14 @@ class Settings(NamedTuple):
     retry_failed: bool  # those too that an earlier start gave up
     program: tuple[str, ...]  # what starts a trial, without its options
     again: str  # the command that goes on with this sweep
+    cluster: Cluster | None = None  # that trials are jobs of; None: they are processes of this machine
 
 
 @dataclass
 class _Run:
     """One trial that runs."""
 
-    process: subprocess.Popen[bytes] | None  # None: an earlier launcher has started it
+    process: subprocess.Popen[bytes] | ClusterProcess | None  # None: an earlier launcher has started it
     slots: frozenset[int]  # that it occupies
 
 
@@ -198,10 +201,17 @@ class Launcher:
     def _look(self) -> None:
         """Find out where all trials stand, and take over those that an earlier launcher has left running."""
         for name, trial in self._trials.items():
-            lock = processes.lock_file(self.folder, name)
+            lock, cluster = processes.lock_file(self.folder, name), self._settings.cluster
+            job = cluster.left(lock) if cluster is not None else None
             is_running = processes.is_locked(lock)  # first: where it does not run, its files are its last ones
             self._sweep.records[name] = record = self._record(trial)
-            if is_running:
+            if job is not None:
+                taken = {slot for run in self._running.values() for slot in run.slots}
+                free = (slot for slot in range(len(self._settings.slots)) if slot not in taken)
+                self._running[name] = _Run(job, frozenset(itertools.islice(free, 1)))
+                record.state = RUNNING
+                self._screen.tell(f"{name}: is queued, or runs already")
+            elif is_running:
                 cores = set(processes.cores_of(processes.holder(lock)))
                 slots = [i for i, slot in enumerate(self._settings.slots) if cores & set(slot.cores)]
                 self._running[name] = _Run(None, frozenset(slots))
@@ -288,13 +298,20 @@ class Launcher:
                 continue  # somebody trains there without this sweep; its turn comes when that has ended
             number = free.pop(0)
             slot = self._settings.slots[number]
-            command = [*self._settings.program, *self._words(self._trials[name], slot)]
-            process = processes.start(command, slot, processes.lock_file(self.folder, name), self._output(name))
+            lock, cluster = processes.lock_file(self.folder, name), self._settings.cluster
+            process: subprocess.Popen[bytes] | ClusterProcess | None
+            if cluster is not None:
+                command = [*self._settings.program, *self._words(self._trials[name])]
+                process, where = cluster.start(name, command, lock, self._output(name)), "queued"
+            else:
+                command = [*self._settings.program, *self._words(self._trials[name], slot)]
+                process = processes.start(command, slot, lock, self._output(name))
+                on_gpu = "" if slot.gpu is None else f", GPU {slot.gpu}"
+                where = f"started on cores {','.join(map(str, slot.cores))}{on_gpu}"
             self._running[name] = _Run(process, frozenset({number} if process else ()))
             self._sweep.records[name].state = RUNNING
             self._save()
-            cores = ",".join(map(str, slot.cores))
-            self._screen.tell(f"{name}: started on cores {cores}" + ("" if slot.gpu is None else f", GPU {slot.gpu}"))
+            self._screen.tell(f"{name}: {where}")
 
     def _collect(self) -> None:
         """Judge the trials that have ended."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from appo.utils.options import ConfigError, to_text
 
 _SETTINGS = ("name", "train_dir", "objective", "direction", "parallel", "cores_per_run", "gpus", "retries", "seeds")
-_TABLES = ("base", "grid", "random", "search")
+_TABLES = ("base", "grid", "random", "search", "slurm")
 _RANGES = ("uniform", "log_uniform", "int")
 _OPTION = re.compile(r"[A-Za-z]\w*(\.\w+)*")
 # What the launcher sets for each trial, or what leaves no experiment to go on with.
@@ -98,6 +98,7 @@ class Plan:
     gpus: tuple[int, ...] = ()
     retries: int = 2
     search: Search | None = None
+    slurm: dict[str, Any] | None = None  # trials are jobs with these parameters; None: processes of this machine
 
     def trials(self) -> list[Trial]:
         """All trials in order, but for those of a search.
@@ -206,6 +207,7 @@ def parse_plan(document: Mapping[str, Any], name: str, listed: Sequence[Mapping[
         gpus=tuple(_whole_numbers(document, "gpus")),
         retries=2 if (retries := _count(document, "retries", 0)) is None else retries,
         search=search,
+        slurm=dict(document["slurm"]) if "slurm" in document else None,
     )
 
 

@@ -79,7 +79,7 @@ def start(command: Sequence[str], slot: Slot, lock_file: Path, output: Path) -> 
     Raises:
         OSError: no process could be started.
     """
-    lock = _locked(lock_file)
+    lock = locked(lock_file)
     if lock is None:
         return None
     environment = dict(os.environ)
@@ -107,11 +107,11 @@ def start(command: Sequence[str], slot: Slot, lock_file: Path, output: Path) -> 
         os.close(lock)
 
 
-def is_locked(lock_file: Path) -> bool:
+def islocked(lock_file: Path) -> bool:
     """Some process holds the lock of a trial. For its launcher only: it takes the lock for a moment."""
     if not lock_file.exists():
         return False
-    lock = _locked(lock_file)
+    lock = locked(lock_file)
     if lock is None:
         return True
     os.close(lock)
@@ -154,7 +154,7 @@ def take_folder(lock_file: Path) -> int:
     Raises:
         ConfigError: another launcher is at work there.
     """
-    lock = _locked(lock_file)
+    lock = locked(lock_file)
     if lock is None:
         raise ConfigError(
             f"another launcher is at work in {lock_file.parent}; give the plan another name, or look with --status"
@@ -162,7 +162,7 @@ def take_folder(lock_file: Path) -> int:
     return lock
 
 
-def _locked(lock_file: Path) -> int | None:
+def locked(lock_file: Path) -> int | None:
     """A descriptor that holds the lock; None when another process has it."""
     lock = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     try:

@@ -200,16 +200,22 @@ def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], laye
     return checked
 
 
-def reference_page(groups: Mapping[str, type], command: str) -> str:
-    """The reference page of all options in Markdown; `command` is what writes it."""
+def reference_page(groups: Mapping[str, type], others: Mapping[str, type], command: str) -> str:
+    """The reference page of all options in Markdown.
+
+    Args:
+        groups: title -> options, of those that are always there.
+        others: the same of those that are there one at a time, so that they may have names in common.
+        command: what writes the page.
+    """
     lines = ["# Options", "", f"Written by `{command}`; do not edit. An option is typed `--name=value`.", ""]
-    options = declared_options(groups)
-    for group, config_type in groups.items():
-        entries = [entry for entry in options.values() if entry.group == group]
-        if entries:
-            lines += [f"## {group}", "", _first_line(config_type), ""]
-            lines += ["| option | default | allowed | meaning |", "| --- | --- | --- | --- |"]
-            lines += [_reference_row(entry) for entry in entries] + [""]
+    for together in (groups, *({title: config_type} for title, config_type in others.items())):
+        options = declared_options(together)
+        for group, config_type in together.items():
+            if entries := [entry for entry in options.values() if entry.group == group]:
+                lines += [f"## {group}", "", _first_line(config_type), ""]
+                lines += ["| option | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+                lines += [_reference_row(entry) for entry in entries] + [""]
     return "\n".join(lines)
 
 
