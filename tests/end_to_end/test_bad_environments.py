@@ -38,7 +38,7 @@ def broken(tmp_path, start):
     return begin
 
 
-@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+@pytest.mark.parametrize("mode", ["--serial_mode=False", pytest.param("--serial_mode=True", marks=pytest.mark.slow)])
 def test_environments_that_raise_every_few_hundred_steps_are_built_anew_and_the_run_goes_on(broken, mode):
     run = broken(f"if self.steps > 200: {RAISES}", "--train_for_env_steps=20000", mode)
     assert run.end() == 0, run.output

@@ -59,7 +59,7 @@ def test_it_learns_with_no_option_and_keeps_its_options_when_it_goes_on(walk):
     assert changed == {"train_for_env_steps": 80000, "gamma": 0.9}
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_told", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_critic_is_told_the_time_in_training_and_not_asked_when_the_policy_is_scored(walk, is_told):
     run = walk(f"--critic_sees_time={is_told}", "--train_for_env_steps=20000")
     assert run.end() == 0, run.output

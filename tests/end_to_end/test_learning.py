@@ -47,7 +47,13 @@ def test_the_value_of_a_task_that_is_only_ever_truncated_is_the_value_of_playing
     assert lines[-1]["train/value"] == pytest.approx(1.0 / (1.0 - 0.9), rel=0.02)
 
 
-@pytest.mark.parametrize("critic", [[], ["--critic_sees_time=True", "--actor_critic_share_weights=False"]])
+@pytest.mark.parametrize(
+    "critic",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        ["--critic_sees_time=True", "--actor_critic_share_weights=False"],
+    ],
+)
 def test_values_of_an_endless_task_reach_their_truth_from_below_in_units_of_returns(critic, start):
     """Targets bootstrap on values, so units that moved the values would feed back: up to five times the truth.
 

@@ -167,7 +167,7 @@ def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     assert rates[-1] == pytest.approx(0.00012) and rates[0] != pytest.approx(0.00012)
 
 
-@pytest.mark.parametrize("mode", ["--serial_mode=False", "--serial_mode=True"])
+@pytest.mark.parametrize("mode", ["--serial_mode=False", pytest.param("--serial_mode=True", marks=pytest.mark.slow)])
 def test_a_budget_that_was_spent_before_starts_nothing_and_says_how_to_go_on(start, mode):
     def content():
         return {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
@@ -185,7 +185,9 @@ def test_a_budget_that_was_spent_before_starts_nothing_and_says_how_to_go_on(sta
     assert content() == before
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     run = start(*SMALL)
     run.wait_for_training(frames=3000)
