@@ -32,6 +32,10 @@ _OWN = (
     "train_for_env_steps",
     "decorrelate_experience_max_seconds",
     "save_best_after",
+    "stop_when",
+    "stop_after_no_progress",
+    "callback",
+    "with_wandb",
 )
 
 
@@ -129,6 +133,10 @@ def started(
         "--train_for_env_steps=10000000000",
         "--decorrelate_experience_max_seconds=0",
         "--save_best_after=10000000000",
+        "--stop_when=",  # here and below: what a preset or a file may set
+        "--stop_after_no_progress=0",
+        "--callback=",
+        "--with_wandb=False",
     ]
     main_file = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     program = [str(main_file)] if main_file.name == "train_appo.py" else ["-m", "appo.train_appo"]

@@ -9,7 +9,7 @@ import pytest
 from appo.algorithms.config import resolve
 from appo.algorithms.run.benchmark import Rates, rates_of
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.algorithms.run.trial import without, words_of
+from appo.algorithms.run.trial import Period, started, without, words_of
 from appo.algorithms.train_config import to_json
 from appo.utils.options import ConfigError
 from tests.architecture.source_tree import ROOT
@@ -26,6 +26,14 @@ def test_the_mean_is_over_all_and_windows_do_not_overlap():
 def test_words_of_options_that_a_trial_sets_itself_are_left_out():
     words = ["--env=x", "--benchmark", "True", "--train-dir=here", "--experiment", "name", "--gamma=0.9"]
     assert without(words, ("benchmark", "train_dir", "experiment")) == ["--env=x", "--gamma=0.9"]
+
+
+def test_a_trial_neither_reaches_a_goal_nor_tells_others(tmp_path):
+    words = ["--env=CartPole-v1", "--preset=cartpole", "--with_wandb=True", "--callback=mine:Mine"]
+    with started(words, tmp_path, Period(1.0, 1.0, 1.0), 0.1) as trial:
+        given = trial.process.args
+    run = resolve([word for word in given if word.startswith("--")]).config.run
+    assert (run.stop_when, run.with_wandb, run.callback) == ("", False, "")
 
 
 @pytest.mark.slow
