@@ -65,7 +65,7 @@ def _read_file(file: str) -> dict[str, Any]:
 
 def _first_text(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """An option that is needed before all are known, from the command line or the highest layer that has it."""
-    given = [text_of(found, name) for found in reversed(layers.values())]
+    given = [text_of(found, name) for found in reversed(list(layers.values()))]
     return next(filter(None, [cli.typed_word(argv, name), *given]), "")
 
 

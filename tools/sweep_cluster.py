@@ -87,19 +87,23 @@ class ClusterProcess:
 
     def __init__(self, job: Any) -> None:
         """Of submitit."""
-        self._job = job
+        self._job, self._is_cancelled = job, False
 
     def poll(self) -> int | None:
         """The exit code of the trial; None while its job is queued or runs."""
         if not self._job.done():
             return None
+        if self._is_cancelled:  # submitit would wait for a result
+            return 128 + signal.SIGTERM
         failure = self._job.exception()
         return int(self._job.result()) if failure is None else _EXIT_TWICE
 
     def send_signal(self, number: int) -> None:
         """Take the job out of the queue; what runs is told to end, saves, and is killed if it takes too long."""
         del number
-        self._job.cancel(check=False)
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._job.cancel(check=False)
 
 
 class Cluster:
@@ -155,9 +159,12 @@ class Cluster:
 
     def left(self, lock_file: Path) -> ClusterProcess | None:
         """The job of a trial that an earlier launcher has queued and that has not ended; None: there is none."""
+        import submitit
+
+        kind = submitit.SlurmJob if self._name == CLUSTERS[0] else submitit.LocalJob
         with contextlib.suppress(OSError, ValueError, KeyError):
             job_id = json.loads(_job_file(lock_file).read_text(encoding="utf-8"))["job"]
-            job = self._executor.job_class(self._folder, job_id)
+            job: Any = kind(self._folder, job_id)
             return None if job.done() else ClusterProcess(job)
         return None
 

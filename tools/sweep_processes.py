@@ -107,7 +107,7 @@ def start(command: Sequence[str], slot: Slot, lock_file: Path, output: Path) -> 
         os.close(lock)
 
 
-def islocked(lock_file: Path) -> bool:
+def is_locked(lock_file: Path) -> bool:
     """Some process holds the lock of a trial. For its launcher only: it takes the lock for a moment."""
     if not lock_file.exists():
         return False

@@ -53,7 +53,7 @@ def choose(
     for name, record in records.items():
         if record.varied.keys() != space.keys():
             continue
-        values = [results[name].objective, *([results[name].cost(search.cost)] if search.cost else [])]
+        values: list[Any] = [results[name].objective, *([results[name].cost(search.cost)] if search.cost else [])]
         is_over = record.state in (FAILED, REFUSED) or (record.state == DONE and None in values)
         state = states.FAIL if is_over else states.COMPLETE if record.state == DONE else states.RUNNING
         given = {option: _to_optuna(search.space[option], chosen) for option, chosen in record.varied.items()}

@@ -27,6 +27,7 @@ def test_a_preset_is_a_task_of_the_benchmarks_with_its_bar(name, tmp_path):
     measured = content(name)[MEASURED]
     task = TASKS[measured["command"].rpartition("=")[2]]
     goal = goal_of(config.run.stop_when)
+    assert goal is not None
     assert (config.env.env, goal.value, config.run.train_for_env_steps) == (task.env, task.bar, task.frames)
     assert measured["score"] == task.bar and not task.options
 

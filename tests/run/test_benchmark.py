@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_words_of_options_that_a_trial_sets_itself_are_left_out():
 def test_a_trial_neither_reaches_a_goal_nor_tells_others(tmp_path):
     words = ["--env=CartPole-v1", "--preset=cartpole", "--with_wandb=True", "--callback=mine:Mine"]
     with started(words, tmp_path, Period(1.0, 1.0, 1.0), 0.1) as trial:
-        given = trial.process.args
+        given: Any = trial.process.args
     run = resolve([word for word in given if word.startswith("--")]).config.run
     assert (run.stop_when, run.with_wandb, run.callback) == ("", False, "")
 

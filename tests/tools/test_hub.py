@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ def test_the_folder_plays_as_the_experiment_does_and_names_no_place(experiment, 
 def test_the_card_tells_the_score_as_the_hub_reads_it(experiment, tmp_path):  # noqa: F811
     _, folder = experiment("CartPole-v1")
     newest = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert newest is not None
     state = newest.payload["run_state"] | {"episodes": {"returns": [1.0, 3.0]}}
     checkpoints.save(folder / "checkpoint_p0", "latest", 13, 120, newest.payload | {"run_state": state})
     assert main([str(folder), str(tmp_path / "pole")]) == EXIT_OK
@@ -61,6 +63,7 @@ def test_the_card_tells_the_score_as_the_hub_reads_it(experiment, tmp_path):  # 
 def test_every_policy_of_a_population_is_there(experiment, tmp_path):  # noqa: F811
     _, folder = experiment("CartPole-v1", "--num_policies=2")
     newest = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert newest is not None
     checkpoints.save(folder / "checkpoint_p1", "latest", 12, 99, newest.payload)
     assert main([str(folder), str(tmp_path / "pole")]) == EXIT_OK
     found = {path.name for path in (tmp_path / "pole").iterdir()}
@@ -91,16 +94,22 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer: dict[str, Any]
         if self.path == "/api/repos/create":
-            answer = {"url": f"http://hub/{json.loads(body)['name']}"}
+            answer = {"url": f"http://{self.headers['Host']}/user/{json.loads(body)['name']}"}
+        elif self.path == "/api/validate-yaml":
+            answer = {"errors": [], "warnings": []}
         elif "/preupload/" in self.path:
             files = json.loads(body)["files"]
-            answer = {"files": [{"path": each["path"], "uploadMode": "regular"} for each in files]}
+            answer = {
+                "files": [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in files]
+            }
         else:
             assert "/commit/" in self.path
             lines = [json.loads(line) for line in body.splitlines()]
             self.commits += [line["value"]["path"] for line in lines if line["key"] == "file"]
-            answer = {"commitUrl": "http://hub/user/pole/commit/1", "commitOid": "1" * 40, "success": True}
+            url = f"http://{self.headers['Host']}/user/pole/commit/1"
+            answer = {"commitUrl": url, "commitOid": "1" * 40, "success": True}
         self.answer(answer)
 
     def do_GET(self):

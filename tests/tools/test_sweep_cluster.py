@@ -61,7 +61,7 @@ def test_jobs_outlive_their_launcher_and_are_found_again(launch, tmp_path):
     first = launch(plan, "--parallel=2")
     wait_for(lambda: len(list(sweep.glob(f"*/{STARTS}"))) == 2)
     first.process.kill()
-    first.end()
+    first.process.wait()  # what it printed goes on: jobs of this machine have its output
     second = launch(plan, "--parallel=2")
     wait_for(lambda: "runs already" in second.process.stdout.readline())
     (sweep / FINISH).touch()

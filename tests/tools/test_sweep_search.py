@@ -18,7 +18,9 @@ def search_of(**more):
 def chosen_sizes(search, number):
     """Sizes in the order of their choice, where ten are enough for the best score, and minutes grow with the size."""
     require_optuna()
-    records, results, sizes = {}, {}, []
+    records: dict[str, Record] = {}
+    results: dict[str, Result] = {}
+    sizes: list[int] = []
     for trial in range(number):
         varied = choose(search, "maximize", records, results, trial)
         size, name = varied["hidden_size"], str(trial)
