@@ -259,6 +259,8 @@ def check_mask(observations: tuple[ObservationLeaf, ...], actions: tuple[ActionL
             )
 
 
+# Of so many numbers, Python finds the largest sooner than numpy does.
+_FEW = 32
 # By bytes of an integer.
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -312,8 +314,12 @@ class _DiscretePart:
     def store(self, actions: Any, out: np.ndarray) -> None:
         given = _checked(actions, (len(out),))
         index = given if not self._start and given.dtype.kind in "iu" else _whole(given) - self._start
-        # Below 0 is huge without a sign: one comparison instead of two.
-        if index.view(_UNSIGNED[index.itemsize]).max() >= self._size:
+        if len(index) <= _FEW:
+            choices = index.tolist()
+            fits = min(choices) >= 0 and max(choices) < self._size
+        else:  # below 0 is huge without a sign: one comparison instead of two
+            fits = index.view(_UNSIGNED[index.itemsize]).max() < self._size
+        if not fits:
             raise ValueError(_outside(given, self._start, self._start + self._size - 1))
         out[:, self._column] = index
 

@@ -36,6 +36,8 @@ class AskedEnvs(ABC):
     steps_apart: bool
     """Each environment can be asked without the others."""
     rows: SharedRows
+    is_ordinary = False
+    """The last step of all was one in which no episode began or ended, and nothing failed; False: that is not known."""
 
     def __init__(self, num_envs: int) -> None:
         """Of which none has been asked for anything."""

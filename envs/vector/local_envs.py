@@ -16,6 +16,7 @@ from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.env_process import ChildFaults, FailureRecorder
 from appo.envs.vector.errors import ClosedEnvironmentError, EnvWorkerError, Failure
+from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.vector.shared_rows import RESET, STEP, add_time, map_rows
 from appo.envs.vector.talk import Ask, answer
 
@@ -35,6 +36,9 @@ class LocalEnvs(AskedEnvs):
         self._recorder = recorder
         self.spec, self.spaces = batch.spec, batch.spaces
         self.steps_apart = hasattr(batch, "step_envs")
+        self._is_serial = isinstance(batch, SerialVecEnv)
+        if isinstance(batch, SerialVecEnv):
+            batch.is_only_writer = True
         self.rows = map_rows(None, self.spec, self.num_envs, 1, keeps_final=True)
         self._seeds: dict[int, int | None] = {}
         self._options: dict[int, dict[str, Any] | None] = {}
@@ -168,6 +172,7 @@ class LocalEnvs(AskedEnvs):
             if not self._was_made:
                 raise
             raise EnvWorkerError.of(Failure.of(error, error.env_index, error.phase), 0) from error
+        self.is_ordinary = self._is_serial and self._batch.is_ordinary
         number = self.num_envs if envs is None else len(envs)
         add_time(rows.clocks[0, STEP], number, time.perf_counter_ns() - began)
         if infos:
@@ -175,6 +180,7 @@ class LocalEnvs(AskedEnvs):
         self._note_failures()
 
     def _reset(self, envs: list[int]) -> None:
+        self.is_ordinary = False
         began = time.perf_counter_ns()
         if self.steps_apart:
             for env in envs:

@@ -100,8 +100,17 @@ class SerialVecEnv:
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
         self._num_steps = 0
+        self.is_only_writer = False
+        """Nobody else writes into the arrays that `step` is given: what they say is not written again."""
+        self._ordinary: StepArrays | None = None  # arrays that say what an ordinary step says
         self._seen: tuple[StepArrays | None, list[np.ndarray], list[np.ndarray] | None] = (None, [], None)
         self._streaks = [FailureStreak() for _ in contexts]
+
+    @property
+    def is_ordinary(self) -> bool:
+        """The last step of all began and ended no episode, failed nowhere, and told nothing; only with
+        `is_only_writer`, and not where that takes a look at each environment."""
+        return self._ordinary is not None
 
     @property
     def envs(self) -> list[Any]:
@@ -110,6 +119,7 @@ class SerialVecEnv:
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
+        self._ordinary = None
         out.is_last.fill(0)
         out.active.fill(1)
         target = target_of(self._layout, out)
@@ -120,17 +130,21 @@ class SerialVecEnv:
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
-        fill_common_case(out)
+        if out is not self._ordinary:
+            fill_common_case(out)
+        self._ordinary = None
         target = self._target(out)
         self._num_steps += 1
         if self._plain:
-            self._step_plain(actions, target)
+            if self._step_plain(actions, target) and self.is_only_writer:
+                self._ordinary = out
         else:
             self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
             agents = self.spec.agents_per_env
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
                 self._check_values(index, index * agents, target)
+            self._ordinary = None
         return target.infos
 
     def _target(self, out: StepArrays) -> Target:
@@ -153,6 +167,7 @@ class SerialVecEnv:
         if len(indices) == self.num_envs:
             return self.step(actions, out)
         agents = self.spec.agents_per_env
+        self._ordinary = None
         fill_common_case_of(self._rows_of_envs(indices), out)
         target = target_of(self._layout, out)
         self._num_steps += 1
@@ -182,6 +197,7 @@ class SerialVecEnv:
             options: for each reset.
         """
         rows = self._rows_of_envs(indices)
+        self._ordinary = None
         fill_common_case_of(rows, out)
         out.rewards[rows], out.frames[rows], out.is_first[rows] = 0, 0, 1
         target = target_of(self._layout, out)
@@ -206,15 +222,20 @@ class SerialVecEnv:
             except FAILURES as error:
                 self._recover(row // self.spec.agents_per_env, row, error, target)
 
-    def _step_plain(self, actions: np.ndarray, target: Target) -> None:
-        """`_step_all` for single environments whose observation is one array: those without news need no call."""
-        view, rewards, row = target.views[0], target.out.rewards, 0
+    def _step_plain(self, actions: np.ndarray, target: Target) -> bool:
+        """`_step_all` for single environments whose observation is one array: those without news need no call.
+
+        Returns:
+            Nobody had any.
+        """
+        view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
         shape, dtype = self._plain[0].layout.plain_shape, self._plain[0].plain_dtype
         steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
         while True:
             try:
                 for row, (adapter, action) in steps:
                     if adapter.is_between_episodes:
+                        is_ordinary = False
                         adapter.step(action, row, target)
                         continue
                     observation, rewards[row], terminated, truncated, info = adapter.step_env(action)
@@ -227,11 +248,13 @@ class SerialVecEnv:
                         or observation.dtype is not dtype
                         or observation.shape != shape
                     ):
+                        is_ordinary = False
                         adapter.finish(observation, terminated, truncated, info, row, target)
                     else:
                         view[row] = observation
-                return
+                return is_ordinary
             except FAILURES as error:
+                is_ordinary = False
                 self._recover(row, row, error, target)
 
     def _start(self, index: int, first_row: int, target: Target) -> None:

@@ -18,9 +18,9 @@ KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
 
 
 class StepBatch(NamedTuple):
-    """Results of some environments. `obs`, `rewards`, `frames` and `final_obs` belong to the caller, unless the
-    environments were made with `copy=False`: then they may show the memory that the environments write, and hold until
-    the next `send` or `reset` to them. The other arrays may be those of other batches, too, and cannot be written."""
+    """Results of some environments. `obs`, `rewards` and `final_obs` belong to the caller, unless the environments were
+    made with `copy=False`: then they may show the memory that the environments write, and hold until the next `send` or
+    `reset` to them. The other arrays may be those of other batches, too, and are not to be written to."""
 
     env_ids: NDArray[np.int64]  # [n] ascending
     obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
@@ -43,6 +43,7 @@ class OrdinaryStep(NamedTuple):
     is_first: NDArray[np.bool_]
     is_active: NDArray[np.bool_]
     is_end: NDArray[np.bool_]  # neither `terminated` nor `truncated`
+    frames: NDArray[np.int32]
     kind: NDArray[np.uint8]
 
 
@@ -52,10 +53,10 @@ def ordinary_step(number: int, agents: int) -> OrdinaryStep:
     flags = b"".join(bytes([name == "active"]) * number * agents for name in FLAGS)
     shape = (number,) if agents == 1 else (number, agents)
     never, always = np.broadcast_to(np.False_, shape).copy(), np.broadcast_to(np.True_, shape).copy()
-    kind = np.full(number, KIND_STEP, np.uint8)
-    for array in (never, always, kind):
+    frames, kind = np.ones(shape, np.int32), np.full(number, KIND_STEP, np.uint8)
+    for array in (never, always, frames, kind):
         array.flags.writeable = False
-    return OrdinaryStep(flags, never, always, never, kind)
+    return OrdinaryStep(flags, never, always, never, frames, kind)
 
 
 def kinds_of(

@@ -66,6 +66,7 @@ class VecEnv:
         self._all = np.arange(self.num_envs)
         self._all.flags.writeable = False  # as `self._episodes`: batches show it
         self._copies = copy
+        self._ordinary_step = ordinary_step(self.num_envs, self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._params: dict[int, dict[str, Any]] = {}
@@ -285,6 +286,13 @@ class VecEnv:
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
         agents, copies = self.num_agents, self._copies
+        if self._envs.is_ordinary and copies and agents == 1:  # most steps of a serial backend, with as little ado
+            steps, (_, never, always, _, frames, kind) = self._envs.rows.steps, self._ordinary_step
+            observations = {name: array.copy() for name, array in steps.observations.items()}
+            rewards, episodes = steps.rewards.copy(), self._episodes
+            return StepBatch(
+                self._all, observations, rewards, never, never, {}, infos, never, always, frames, episodes, kind
+            )
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
             found = array.copy() if copies else array
@@ -308,7 +316,7 @@ class VecEnv:
             infos: by row of the batch.
         """
         steps, number, agents = self._envs.rows.steps, len(envs), self.num_agents
-        code, is_first, active, terminated, kind = ordinary_step(number, agents)
+        code, is_first, active, terminated, _, kind = ordinary_step(number, agents)
         truncated, finals = terminated, {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
         if flags.tobytes() != code:
