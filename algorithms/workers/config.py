@@ -91,7 +91,12 @@ class WorkersConfig:
         maximum=86_400.0,
     )
     eval_episodes: int = option(10, "Episodes of such an evaluation", minimum=1)
-    eval_envs: int = option(5, "Environments in which they are played, at most", minimum=1, maximum=256)
+    eval_envs: int = option(
+        0,
+        "Environments in which they are played, at most. 0: 10, or 5 where each is a process of its own, as Doom's are",
+        minimum=0,
+        maximum=256,
+    )
     eval_most_likely: bool = option(False, "Take the most likely action in them instead of drawing one")
     policy_worker_threads: int = option(
         0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024

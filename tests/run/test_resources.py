@@ -21,7 +21,7 @@ from appo.algorithms.run.resources import (
     worker_specs,
 )
 from appo.algorithms.workers import core_sharing, placement
-from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, POLICY_WORKER, Roster, WorkerId
+from appo.algorithms.workers.roster import ACTOR, EVALUATION_WORKER, KINDS, LEARNER, POLICY_WORKER, Roster, WorkerId
 from appo.algorithms.workers.seeds import SeedKey, Seeds
 from appo.algorithms.workers.worker import WorkerBells
 from appo.envs.registry import probe
@@ -92,6 +92,17 @@ def test_what_is_wired_fits_the_sizes(tmp_path):
 def specs_of(config):
     folders = [config.run.checkpoint_dir(policy) for policy in range(config.sampling.num_policies)]
     return worker_specs(plan_of(config, probe("CartPole-v1"), "cpu", folders, Seeds(1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "num_envs"),
+    [("CartPole-v1", [], 10), ("doom_basic", [], 5), ("CartPole-v1", ["--eval_envs=3"], 3)],
+)
+def test_evaluations_beside_training_have_as_many_environments_as_they_cost_little(tmp_path, env, options, num_envs):
+    config = resolve([f"--env={env}", f"--train_dir={tmp_path}", "--eval_every_sec=60", *options]).config
+    plan = plan_of(config, probe("CartPole-v1"), "cpu", [tmp_path], Seeds(1, 0))
+    (job,) = [each.job for each in worker_specs(plan) if each.worker.kind == EVALUATION_WORKER]
+    assert job.num_envs == num_envs
 
 
 @pytest.fixture
