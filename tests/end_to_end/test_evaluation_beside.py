@@ -26,7 +26,7 @@ def test_each_evaluation_is_told_once_and_the_best_checkpoint_is_picked_by_it(st
     assert run.end() == 0, run.output
     points = evaluations(run)
     versions = [point["eval/policy_version"] for point in points]
-    assert len(points) >= 3 and versions == sorted(set(versions)), "each with newer weights than the one before"
+    assert len(points) >= 2 and versions == sorted(set(versions)), "each with newer weights than the one before"
     for point in points:
         assert point["eval/episodes"] == 4 and point["eval/reward"] == point["eval/len"] == point["eval/true_reward"]
         assert point["eval/reward_min"] <= point["eval/reward"] <= point["eval/reward_max"]
