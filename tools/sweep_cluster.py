@@ -30,7 +30,7 @@ JOBS = "jobs"  # in the sweep's folder: what submitit writes
 _INSTALL = "pip install submitit==1.5.4"
 _USUAL = {"timeout_min": 24 * 60, "nodes": 1, "tasks_per_node": 1}
 _POLL_S = 0.5
-_EXIT_TWICE = 1
+_FAILED = 1  # the exit code of a trial that runs elsewhere already, or whose job has none
 
 
 class TrialJob:
@@ -45,7 +45,7 @@ class TrialJob:
         """Run the trial; its exit code."""
         lock = locked(self._lock_file)
         if lock is None:
-            return _EXIT_TWICE
+            return _FAILED
         os.ftruncate(lock, 0)
         with self._output.open("ab") as file:
             process = subprocess.Popen(
@@ -96,7 +96,7 @@ class ClusterProcess:
         if self._is_cancelled:  # submitit would wait for a result
             return 128 + signal.SIGTERM
         failure = self._job.exception()
-        return int(self._job.result()) if failure is None else _EXIT_TWICE
+        return int(self._job.result()) if failure is None else _FAILED
 
     def send_signal(self, number: int) -> None:
         """Take the job out of the queue; what runs is told to end, saves, and is killed if it takes too long."""

@@ -162,7 +162,7 @@ class LocalEnvs(AskedEnvs):
 
     def _step(self, envs: list[int] | None) -> None:
         """Step some environments; None: all."""
-        rows, began = self.rows, time.perf_counter_ns()
+        rows, began, self.is_ordinary = self.rows, time.perf_counter_ns(), False
         try:
             if self.steps_apart and envs is not None:
                 infos = self._batch.step_envs(envs, rows.actions, rows.steps)

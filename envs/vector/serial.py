@@ -108,8 +108,8 @@ class SerialVecEnv:
 
     @property
     def is_ordinary(self) -> bool:
-        """The last step of all began and ended no episode, failed nowhere, and told nothing; only with
-        `is_only_writer`, and not where that takes a look at each environment."""
+        """In the last step of all, no episode began or ended, nothing failed and no info said anything. False: that is
+        not known, as without `is_only_writer`."""
         return self._ordinary is not None
 
     @property
@@ -226,7 +226,7 @@ class SerialVecEnv:
         """`_step_all` for single environments whose observation is one array: those without news need no call.
 
         Returns:
-            Nobody had any.
+            The step was ordinary for all: nothing but observations and rewards was written.
         """
         view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
         shape, dtype = self._plain[0].layout.plain_shape, self._plain[0].plain_dtype

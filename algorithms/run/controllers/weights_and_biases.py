@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from appo.algorithms.messages import Command, Report
@@ -81,15 +81,12 @@ class WeightsAndBiases(Controller):
                 process.wait(KILL_S)
 
     def _tell(self) -> None:
-        for line in self._lines():
+        for said in self._said.read():
+            line = said.decode(errors="replace")
             if line.startswith("error: "):
                 log.warning("%s", line.removeprefix("error: "))
             elif line.startswith("Weights & Biases"):
                 log.info("%s", line)
-
-    def _lines(self) -> Iterator[str]:
-        for line in self._said.read():
-            yield line.decode(errors="replace")
 
 
 def _started(words: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
