@@ -21,6 +21,7 @@ from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
+from appo.utils.processes import busy_seconds, core_count
 
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
@@ -29,7 +30,9 @@ STOP_S = 3.0
 WORTHWHILE = 1.04
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
-# Below this many frames of each environment per second, a process for each of them may pay.
+# Where cores have less to do than this share of their time, or steps are this slow (frames of each environment per
+# second), more processes may pay.
+BUSY = 0.85
 SLOW_FRAMES_PER_S = 400.0
 OPTIONS = ("num_workers", "num_envs_per_worker", "worker_num_splits", "env_backend")
 
@@ -55,11 +58,18 @@ class Sizes(NamedTuple):
         return self.num_workers * self.num_envs_per_worker
 
 
+class Measured(NamedTuple):
+    """What a candidate did."""
+
+    frames_per_s: float  # 0: it did not run
+    busy: float = 1.0  # share of the time of all cores that was used, 0 to 1
+
+
 class Tried(NamedTuple):
     """One candidate."""
 
     sizes: Sizes
-    frames_per_s: float  # 0: it did not run
+    frames_per_s: float
 
 
 class Limits(NamedTuple):
@@ -71,48 +81,52 @@ class Limits(NamedTuple):
 
 
 def search(
-    measure: Callable[[Sizes], float], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
+    measure: Callable[[Sizes], Measured], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
 ) -> list[Tried]:
     """Try sizes from `first` on, one option at a time; all that were tried, the best last.
 
     Args:
-        measure: frames per second of a candidate, 0 where it does not run.
+        measure: runs a candidate.
         first: the values that the run would have anyway.
         limits: of the search.
         has_time: whether another candidate can be measured.
     """
-    tried: dict[Sizes, float] = {}
-
-    def rate(sizes: Sizes) -> float:
-        if sizes not in tried:
-            tried[sizes] = measure(sizes)
-        return tried[sizes]
-
+    tried = {first: measure(first)}
     best = first
-    rate(first)
-    for place in range(len(_order(best))):
-        candidates = _order(best)[place]
+    for place in range(len(_order(first, tried))):
+        candidates = _order(best, tried)[place]
         for candidate in candidates(best, limits, tried):
-            if not has_time():
-                break
-            if rate(candidate) > WORTHWHILE * tried[best]:
+            if candidate not in tried:
+                if not has_time():
+                    break
+                tried[candidate] = measure(candidate)
+            if tried[candidate].frames_per_s > WORTHWHILE * tried[best].frames_per_s:
                 best = candidate
             elif candidates in (_more_envs, _fewer_envs):
                 break  # it goes up to a summit, and down from there
-    order = [Tried(sizes, found) for sizes, found in tried.items() if sizes != best]
-    return [*order, Tried(best, tried[best])]
+    order = [Tried(sizes, found.frames_per_s) for sizes, found in tried.items() if sizes != best]
+    return [*order, Tried(best, tried[best].frames_per_s)]
 
 
-def _order(best: Sizes) -> list[Callable[[Sizes, Limits, dict[Sizes, float]], Iterator[Sizes]]]:
+Candidates = Callable[[Sizes, Limits, dict[Sizes, Measured]], Iterator[Sizes]]
+
+
+def _order(best: Sizes, tried: dict[Sizes, Measured]) -> list[Candidates]:
     """Which options are tried after each other: what gains most comes first, since the time may end the search.
 
-    Where steps are slow, that is processes; then splits, since a single one steps all of its processes at once.
+    Where the cores had enough to do, only less work for each frame helps: more environments at a time, fewer hand-overs.
+    Cores that wait, for environments that sleep or for other processes, want more processes, and splits that take turns.
     """
+    first, found = next(iter(tried.items()))
+    if found.busy >= BUSY:
+        return [_more_envs, _other_splits, _fewer_envs, _other_workers, _more_envs]
+    is_slow = found.frames_per_s / max(1, first.num_envs) < SLOW_FRAMES_PER_S
+    # A single split steps all of its processes at once.
     last = [_other_splits, _other_workers] if best.env_backend == "subproc" else [_other_workers, _other_splits]
-    return [_processes, _more_envs, _fewer_envs, *last, _more_envs]
+    return [*([_processes] if is_slow else []), _more_envs, _fewer_envs, *last, _more_envs]
 
 
-def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
     del tried
     number = best.num_envs_per_worker
     while "num_envs_per_worker" not in limits.fixed:
@@ -123,7 +137,7 @@ def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterat
         yield best._replace(num_envs_per_worker=number)
 
 
-def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
     number = best.num_envs_per_worker // 2
     while "num_envs_per_worker" not in limits.fixed and number >= best.worker_num_splits:
         candidate = best._replace(num_envs_per_worker=number - number % best.worker_num_splits)
@@ -133,7 +147,7 @@ def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Itera
         number //= 2
 
 
-def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
     if "num_workers" in limits.fixed:
         return
     cores = limits.cores
@@ -147,7 +161,7 @@ def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> It
             yield candidate
 
 
-def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
+def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
     del tried
     if "worker_num_splits" not in limits.fixed:
         splits = 1 if best.worker_num_splits > 1 else 2
@@ -155,9 +169,9 @@ def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Ite
             yield best._replace(worker_num_splits=splits)
 
 
-def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, float]) -> Iterator[Sizes]:
-    is_slow = tried[best] / max(1, best.num_envs) < SLOW_FRAMES_PER_S
-    if "env_backend" not in limits.fixed and best.env_backend == "serial" and is_slow:
+def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+    del tried
+    if "env_backend" not in limits.fixed and best.env_backend == "serial":
         yield best._replace(env_backend="subproc")
 
 
@@ -189,13 +203,13 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     longest = 0.0
     with tempfile.TemporaryDirectory(prefix="appo-autotune-", ignore_cleanup_errors=True) as folder:
 
-        def measure(sizes: Sizes) -> float:
+        def measure(sizes: Sizes) -> Measured:
             nonlocal longest
             began = time.monotonic()
-            found = frames_per_second(words, sizes, Path(folder), is_stopped)
+            found = measured(words, sizes, Path(folder), is_stopped)
             longest = max(longest, time.monotonic() - began)
             if not is_stopped():
-                print(f"autotune: {' '.join(sizes.words)}: {found:,.0f} frames per second", flush=True)
+                print(f"autotune: {' '.join(sizes.words)}: {found.frames_per_s:,.0f} frames per second", flush=True)
             return found
 
         def has_time() -> bool:
@@ -216,13 +230,16 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     return [word for word in best.sizes.words if word.partition("=")[0].removeprefix("--") not in typed]
 
 
-def frames_per_second(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> float:
-    """Run the program for a moment with other sizes; 0 where it does not train."""
+def measured(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> Measured:
+    """Run the program for a moment with other sizes."""
+    looks = []
     with started(argv, folder, PERIOD, STOP_S, but=OPTIONS, words=sizes.words) as trial:
-        looks = list(trial.looks(PERIOD, is_stopped))
+        for look in trial.looks(PERIOD, is_stopped):
+            looks.append((*look, time.monotonic(), busy_seconds()))
     if len(looks) < 2 or looks[-1][0] - looks[0][0] < PERIOD.measured_s:
-        return 0.0
-    return (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
+        return Measured(0.0)
+    told_s, frames, seconds, busy_s = (last - first for first, last in zip(looks[0], looks[-1], strict=True))
+    return Measured(frames / told_s, min(1.0, busy_s / (core_count() * seconds)))
 
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:

@@ -29,8 +29,9 @@ from appo.algorithms.run.autotune import (
     BUDGET_S,
     SLOW_FRAMES_PER_S,
     Limits,
+    Measured,
     Sizes,
-    frames_per_second,
+    measured,
     search,
     where_to_begin,
 )
@@ -84,12 +85,12 @@ def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: floa
     longest_s, began = 0.0, time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(sizes: Sizes) -> float:
+        def measure(sizes: Sizes) -> Measured:
             nonlocal longest_s
             started = time.monotonic()
-            found = frames_per_second(argv, sizes, Path(folder), lambda: False)
+            found = measured(argv, sizes, Path(folder), lambda: False)
             longest_s = max(longest_s, time.monotonic() - started)
-            print(f"{' '.join(sizes.words)}: {found:,.0f}", flush=True)
+            print(f"{' '.join(sizes.words)}: {found.frames_per_s:,.0f} ({found.busy:.2f} busy)", flush=True)
             return found
 
         tried = search(measure, first, limits, lambda: time.monotonic() - began + longest_s < seconds)
@@ -97,12 +98,12 @@ def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: floa
         rates = {each.sizes: each.frames_per_s for each in tried}
         is_slow = rates[chosen] / chosen.num_envs < SLOW_FRAMES_PER_S
         points = grid(first, limits, is_slow=is_slow)
-        rates |= {sizes: measure(sizes) for sizes in points if sizes not in rates}
+        rates |= {sizes: measure(sizes).frames_per_s for sizes in points if sizes not in rates}
         best = max(rates, key=lambda sizes: rates[sizes])
         again: dict[Sizes, list[float]] = {sizes: [] for sizes in (first, chosen, best)}
         for _ in range(rounds):
             for sizes, of_size in again.items():
-                of_size.append(measure(sizes))
+                of_size.append(measure(sizes).frames_per_s)
     medians = {sizes: statistics.median(of_size) for sizes, of_size in again.items()}
     return Found(first, chosen, best, medians, search_s, len(points))
 
