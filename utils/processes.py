@@ -157,13 +157,6 @@ def core_count(root: Path = Path("/")) -> int:
     return max(1, min([len(usable_cores()), *map(math.ceil, _cpu_quotas(root))]))
 
 
-def busy_seconds() -> float:
-    """Time for which the cores that this process may use have worked so far, for whomever, in seconds of one core."""
-    cores = psutil.cpu_times(percpu=True)
-    used = [cores[core] for core in usable_cores() if core < len(cores)]
-    return float(sum(sum(core) - core.idle - getattr(core, "iowait", 0.0) for core in used))
-
-
 def available_memory() -> int:
     """Bytes that this process and its children can still take: of the machine, or of the container it runs in."""
     available = int(psutil.virtual_memory().available)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Machine:
         self._root = psutil.Process()
         self._family: list[psutil.Process] = []
         self._list_at = 0.0
-        self._cores = usable_cores()
+        self._cores = usable_cores()  # now: a run may keep itself to some of them later
 
     def look(self) -> ProcessorTime:
         """The times now. What a process uses that ends before it was seen is counted when its parent has reaped it."""
@@ -41,16 +42,17 @@ class Machine:
             self._list_at = now + LIST_EVERY_S
             self._family = [self._root, *self._root.children(recursive=True)]
         ran_s, waited_s = (sum(map(of_one, self._family)) for of_one in (_seconds_of, _waited_of))
-        return ProcessorTime(now, ran_s, waited_s, self._busy_s())
+        return ProcessorTime(now, ran_s, waited_s, busy_seconds(self._cores))
 
     def list_again(self) -> None:
         """Processes were started or have ended."""
         self._list_at = 0.0
 
-    def _busy_s(self) -> float:
-        of_cores = psutil.cpu_times(percpu=True)
-        mine = [times._asdict() for core, times in enumerate(of_cores) if core in self._cores]
-        return sum(seconds for times in mine for name, seconds in times.items() if name not in _NOT_BUSY)
+
+def busy_seconds(cores: Sequence[int]) -> float:
+    """Seconds that these cores have worked so far, for whatever, added up."""
+    mine = [times._asdict() for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+    return sum(seconds for times in mine for name, seconds in times.items() if name not in _NOT_BUSY)
 
 
 def _seconds_of(process: psutil.Process) -> float:

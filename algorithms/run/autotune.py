@@ -17,11 +17,12 @@ from typing import NamedTuple
 from rich.table import Table
 
 from appo.algorithms.config import ResolvedConfig
+from appo.algorithms.reporting.machine import busy_seconds
 from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
-from appo.utils.processes import busy_seconds, core_count
+from appo.utils.processes import core_count, usable_cores
 
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
@@ -114,8 +115,8 @@ Candidates = Callable[[Sizes, Limits, dict[Sizes, Measured]], Iterator[Sizes]]
 def _order(best: Sizes, tried: dict[Sizes, Measured]) -> list[Candidates]:
     """Which options are tried after each other: what gains most comes first, since the time may end the search.
 
-    Where the cores had enough to do, only less work for each frame helps: more environments at a time, fewer hand-overs.
-    Cores that wait, for environments that sleep or for other processes, want more processes, and splits that take turns.
+    Where the cores had enough to do, only less work a frame helps: more environments at a time, fewer hand-overs. Cores
+    that wait, for sleeping environments or for other processes, want more processes, and splits that take turns.
     """
     first, found = next(iter(tried.items()))
     if found.busy >= BUSY:
@@ -232,10 +233,10 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
 
 def measured(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> Measured:
     """Run the program for a moment with other sizes."""
-    looks = []
+    looks, cores = [], usable_cores()
     with started(argv, folder, PERIOD, STOP_S, but=OPTIONS, words=sizes.words) as trial:
         for look in trial.looks(PERIOD, is_stopped):
-            looks.append((*look, time.monotonic(), busy_seconds()))
+            looks.append((*look, time.monotonic(), busy_seconds(cores)))
     if len(looks) < 2 or looks[-1][0] - looks[0][0] < PERIOD.measured_s:
         return Measured(0.0)
     told_s, frames, seconds, busy_s = (last - first for first, last in zip(looks[0], looks[-1], strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.config import fitted, resolve
-from appo.algorithms.run.autotune import Limits, Sizes, Tried, search
+from appo.algorithms.run.autotune import Limits, Measured, Sizes, Tried, search
 from appo.algorithms.run.session import profile_environment
 from appo.train_appo import main
 from appo.utils.options import ConfigError
@@ -19,6 +19,11 @@ from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = Sizes(2, 2, 2)
 LIMITS = Limits(cores=2, most_envs=512)
+
+
+def searched(rate, first=FIRST, limits=LIMITS, busy=1.0, has_time=lambda: True):
+    """A search where each candidate makes `rate` frames per second, and the cores are so busy."""
+    return search(lambda sizes: Measured(rate(sizes), busy), first, limits, has_time)
 
 
 def surface(best_envs, best_workers, splits_gain=1.0, processes_gain=0.5):
@@ -49,38 +54,45 @@ def whole_grid(rate):
 @pytest.mark.parametrize("best_envs", [4, 16, 64, 256])
 @pytest.mark.parametrize("best_workers", [1, 2, 4])
 @pytest.mark.parametrize("splits_gain", [0.8, 1.2])
-def test_it_finds_nearly_the_best_of_the_whole_grid_in_few_tries(best_envs, best_workers, splits_gain):
+@pytest.mark.parametrize("busy", [0.5, 1.0])
+def test_it_finds_nearly_the_best_of_the_whole_grid_in_few_tries(best_envs, best_workers, splits_gain, busy):
     rate = surface(best_envs, best_workers, splits_gain)
-    tried = search(rate, FIRST, LIMITS)
+    tried = searched(rate, busy=busy)
     assert tried[-1].frames_per_s >= 0.9 * whole_grid(rate)
     assert tried[-1].frames_per_s == max(each.frames_per_s for each in tried)
     assert len(tried) <= 16
 
 
 def test_it_never_ends_below_where_it_began_and_small_gains_are_noise():
-    assert search(lambda sizes: 100.0 if sizes == FIRST else 103.0, FIRST, LIMITS)[-1] == Tried(FIRST, 100.0)
-    assert search(lambda sizes: 100.0 if sizes == FIRST else 0.0, FIRST, LIMITS)[-1] == Tried(FIRST, 100.0)
+    assert searched(lambda sizes: 100.0 if sizes == FIRST else 103.0)[-1] == Tried(FIRST, 100.0)
+    assert searched(lambda sizes: 100.0 if sizes == FIRST else 0.0)[-1] == Tried(FIRST, 100.0)
 
 
 def test_what_is_typed_stays_and_bounds_hold():
     fixed = frozenset({"num_envs_per_worker", "env_backend"})
-    tried = search(surface(256, 4), FIRST, Limits(2, 512, fixed))
+    tried = searched(surface(256, 4), limits=Limits(2, 512, fixed))
     assert {each.sizes.num_envs_per_worker for each in tried} == {2} and len(tried) > 2
-    tried = search(surface(10**6, 1), FIRST, Limits(2, 40))
+    tried = searched(surface(10**6, 1), limits=Limits(2, 40))
     assert max(each.sizes.num_envs for each in tried) <= 40
 
 
-def test_processes_are_tried_for_slow_environments_only():
-    slow = search(lambda sizes: 50.0 * (3 if sizes.env_backend == "subproc" else 1), FIRST, LIMITS)
+def test_processes_are_tried_where_steps_are_slow_and_cores_wait():
+    slow = searched(lambda sizes: 50.0 * (3 if sizes.env_backend == "subproc" else 1), busy=0.4)
     assert slow[-1].sizes.env_backend == "subproc"
     assert slow[1].sizes.env_backend == "subproc", "first: the time for the search may end before anything else"
-    fast = search(lambda sizes: 50_000.0, FIRST, LIMITS)
-    assert {each.sizes.env_backend for each in fast} == {"serial"}
+    for rate, busy in ((50_000.0, 0.4), (50.0, 0.97)):
+        tried = searched(lambda sizes, rate=rate: rate, busy=busy)
+        assert {each.sizes.env_backend for each in tried} == {"serial"}
+
+
+def test_where_all_cores_work_splits_come_before_workers():
+    tried = searched(surface(16, 2, splits_gain=1.2), busy=1.0, has_time=iter([True] * 3 + [False] * 99).__next__)
+    assert tried[-1].sizes == Sizes(2, 8, 1) and len(tried) == 4
 
 
 def test_it_ends_when_its_time_is_over():
     left = iter([True, True, False])
-    assert len(search(surface(256, 4), FIRST, LIMITS, lambda: next(left, False))) == 3
+    assert len(searched(surface(256, 4), has_time=lambda: next(left, False))) == 3
 
 
 def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_path, monkeypatch):
