@@ -148,9 +148,13 @@ def evaluate_policy(
     batch = envs.reset()
     collector.add(batch)
     while (after_step is None or after_step()) and not collector.is_full and collector.frames < limit:
-        playing = batch.env_ids if not envs.steps_apart else batch.env_ids[collector.wants(batch.env_ids)]
-        envs.send_rows(actor.act(batch, np.isin(batch.env_ids, playing)), playing)
-        batch = envs.recv(len(playing))
+        wants = collector.wants(batch.env_ids)
+        if len(wants) == envs.num_envs and (wants.all() or not envs.steps_apart):
+            batch = envs.step_rows(actor.act(batch, slice(None)))
+        else:
+            playing = batch.env_ids[wants]
+            envs.send_rows(actor.act(batch, wants), playing)
+            batch = envs.recv(len(playing))
         for counted in collector.add(batch):
             episodes.append(counted)
             if on_episode is not None:
@@ -189,23 +193,27 @@ class _Actor:
         self._actions = np.zeros((rows, policy.model.distribution.spec.width), np.float32)
         self._held = np.zeros(rows, np.int64)  # frames that each row's action has covered
 
-    def act(self, batch: StepBatch, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def act(self, batch: StepBatch, chosen: NDArray[np.bool_] | slice) -> NDArray[np.float32]:
         """[R, W] for the next step of the environments that are chosen [n] of a batch."""
-        envs = batch.env_ids[chosen]
-        rows = rows_of_envs(envs, self._agents)
+        rows = rows_of_envs(batch.env_ids[chosen], self._agents)
         is_first = batch.is_first[chosen].ravel()
-        self._held[rows] += batch.frames[chosen].ravel()
-        is_due = is_first | (self._held[rows] >= self._repeat)
-        if is_due.any():
-            due = rows[is_due]
-            observations = {
-                name: torch.from_numpy(_by_row(array[chosen], self._agents)[is_due])
-                for name, array in batch.obs.items()
-            }
-            first = torch.from_numpy(is_first[is_due].view(np.uint8))
-            chosen_actions = self._policy.choose(torch.from_numpy(due), observations, first, self._deterministic)
-            self._actions[due] = chosen_actions.numpy()
-            self._held[due] = 0
+        is_due: NDArray[np.bool_] | slice = slice(None)
+        if self._repeat:
+            self._held[rows] += batch.frames[chosen].ravel()
+            is_due = is_first | (self._held[rows] >= self._repeat)
+            if not is_due.any():
+                return self._actions[rows]
+        due = rows[is_due]
+        observations = {
+            name: torch.from_numpy(_by_row(array[chosen], self._agents)[is_due]) for name, array in batch.obs.items()
+        }
+        first = torch.from_numpy(is_first[is_due].astype(np.uint8))
+        # A copy: those of a batch are not to be written to, which tensors cannot promise.
+        actions = self._policy.choose(torch.from_numpy(due.copy()), observations, first, self._deterministic).numpy()
+        if not self._repeat:
+            return actions
+        self._actions[due] = actions
+        self._held[due] = 0
         return self._actions[rows]
 
 

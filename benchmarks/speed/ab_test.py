@@ -3,6 +3,7 @@
     git worktree add ../before HEAD~1
     python -m benchmarks.speed.ab_test --other=../before --env=cartpole --turns=40 --seconds=8
     python -m benchmarks.speed.ab_test --other=. --ours="--worker_num_splits=4" --env=breakout an option, not a tree
+    python -m benchmarks.speed.ab_test --other=. --terminal                 what it costs to be watched in a terminal
 
 Starting anew for every measurement costs more time than measuring, and a machine drifts by ten percent meanwhile. Here
 both are started once and stopped in turns (SIGSTOP to every process), so that each turn of one stands beside a turn of
@@ -36,6 +37,11 @@ SETTLE_S = 1.0  # of a turn: batches that were on their way when it was stopped
 SILENCE_S = 30.0
 POLL_S = 0.05
 Z_95 = 1.96
+# Runs a command in a terminal of its own, whose output it reads as a terminal would.
+IN_TERMINAL = [
+    *("env", "TERM=xterm-256color", sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"),
+    *("sh", "-c", 'stty rows 40 cols 120; exec "$@"', "sh"),
+]
 
 
 class Runner:
@@ -106,15 +112,25 @@ class Verdict(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(task: str, options: Sequence[str], tree: Path, folder: Path) -> Iterator[Runner]:
+def running(
+    task: str, options: Sequence[str], tree: Path, folder: Path, *, in_terminal: bool = False
+) -> Iterator[Runner]:
     """A run of one tree, frozen once it has warmed up.
+
+    Args:
+        task: of `TASKS`.
+        options: in addition to the task's.
+        tree: where its program is.
+        folder: for what it writes.
+        in_terminal: it is shown in a terminal, not told to a file.
 
     Raises:
         MeasurementError: it does not count frames.
     """
     folder.mkdir()
     run, log = our_run([*TASKS[task].split(), *COMPARISON.split(), *options], folder), folder / "log.txt"
-    with started(run.command, log, cwd=tree) as (process, _):
+    command = [*IN_TERMINAL, *run.command] if in_terminal else run.command
+    with started(command, log, cwd=tree) as (process, _):
         runner, deadline = Runner(run, psutil.Process(process.pid)), time.monotonic() + START_LIMIT_S
         while runner.told()[1] == 0:
             if process.poll() is not None or time.monotonic() > deadline:
@@ -152,6 +168,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a turn")
     parser.add_argument("--allowed", type=float, default=0.02, help="share by which this tree may be slower")
     parser.add_argument("--ours", default="", help="further options of this tree's run only")
+    parser.add_argument("--terminal", action="store_true", help="this tree's run is shown in a terminal of 120x40")
     parser.add_argument("options", nargs="*", help="after --: further options of both runs")
     chosen = parser.parse_args(argv)
     other = chosen.other.absolute()
@@ -163,7 +180,13 @@ def main(argv: Sequence[str]) -> int:
         folder = Path(scratch)
         try:
             with (
-                running(chosen.env, [*chosen.options, *shlex.split(chosen.ours)], ROOT, folder / "this") as ours,
+                running(
+                    chosen.env,
+                    [*chosen.options, *shlex.split(chosen.ours)],
+                    ROOT,
+                    folder / "this",
+                    in_terminal=chosen.terminal,
+                ) as ours,
                 running(chosen.env, chosen.options, other, folder / "other") as theirs,
             ):
                 rates = take_turns(ours, theirs, chosen.turns, chosen.seconds)

@@ -196,6 +196,12 @@ class VecEnv:
         self._space_rows.write_all_actions(actions, self._envs.rows.actions)
         return self._all_done(self._envs.step_all, envs)
 
+    def step_rows(self, actions: NDArray[np.float32]) -> StepBatch:
+        """`step`, with actions as `send_rows` takes them."""
+        envs = self._ready_ids(None)
+        self._envs.rows.actions[:] = actions
+        return self._all_done(self._envs.step_all, envs)
+
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment, or read an attribute that is none; one result each."""
         return self._request("call", (name, args, kwargs), env_ids)

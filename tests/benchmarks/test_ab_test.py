@@ -31,7 +31,7 @@ def test_a_run_stands_still_while_it_is_not_its_turn_and_goes_on(tmp_path, monke
     monkeypatch.setattr(ab_test, "WARM_UP_S", 0.0)
     options = ["--num_envs_per_worker=8", "--mlp_layers=64", "--check_env=False"]
     with (
-        running("cartpole", options, ROOT, tmp_path / "one") as one,
+        running("cartpole", options, ROOT, tmp_path / "one", in_terminal=True) as one,
         running("cartpole", options, ROOT, tmp_path / "two") as two,
     ):
         before = one.told()
@@ -40,5 +40,7 @@ def test_a_run_stands_still_while_it_is_not_its_turn_and_goes_on(tmp_path, monke
         ours, others = take_turns(one, two, turns=2, seconds=4.0)
         assert len(ours) == len(others) == 2 and min(ours + others) > 0
         assert one.told()[1] > before[1]
+    frame, lines = ((tmp_path / name / "log.txt").read_text() for name in ("one", "two"))
+    assert "\x1b[" in frame and "\x1b[" not in lines, "the first is drawn in a terminal"
     left = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
     assert not [p for p in left if "appo" in p.name()]

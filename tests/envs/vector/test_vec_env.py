@@ -272,6 +272,22 @@ def test_some_environments_are_reset_with_seeds_and_options(make, way):
     assert env.call("get_env_params", env_ids=[3])[0]["gravity"] == 1.0
 
 
+@pytest.mark.parametrize("way", ["serial", "mixed"])
+def test_a_step_with_rows_of_actions_is_the_step_with_the_same_actions(make, way):
+    by_actions, by_rows = (make("Pendulum-v1", 4, **WAYS[way]) for _ in range(2))
+    for env in (by_actions, by_rows):
+        env.reset(seed=5)
+    bound = by_actions.action_space.high  # rows are in policy units, where it is 1
+    for step in range(5):
+        rows = np.linspace(-1.0, 1.0, 4, dtype=np.float32)[:, None] * (step + 1) / 5
+        batches = by_actions.step(rows * bound), by_rows.step_rows(rows)
+        np.testing.assert_array_equal(*(batch.obs["obs"] for batch in batches))
+        np.testing.assert_array_equal(*(batch.rewards for batch in batches))
+    by_rows.send_rows(rows)
+    with pytest.raises(AlreadyStepping, match="receive their results first"):
+        by_rows.step_rows(rows)
+
+
 @pytest.mark.parametrize("way", ["serial", "process each"])
 def test_calls_out_of_order_are_refused(make, way):
     env = make(Echo, 6, **WAYS[way])
