@@ -8,6 +8,9 @@
 Starting anew for every measurement costs more time than measuring, and a machine drifts by ten percent meanwhile. Here
 both are started once and stopped in turns (SIGSTOP to every process), so that each turn of one stands beside a turn of
 the other a few seconds away. Options of both runs may follow after --. Nothing else should run on the machine.
+
+Where speed depends on what has been learned, two runs of the same tree differ: doom_basic's by 13 percent once, since a
+better policy begins more episodes. There, `-- --learning_rate=1e-9` keeps both at the same policy.
 """
 
 from __future__ import annotations
