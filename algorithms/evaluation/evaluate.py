@@ -208,7 +208,7 @@ class _Actor:
             name: torch.from_numpy(_by_row(array[chosen], self._agents)[is_due]) for name, array in batch.obs.items()
         }
         first = torch.from_numpy(is_first[is_due].astype(np.uint8))
-        # A copy: those of a batch are not to be written to, which tensors cannot promise.
+        # Rows of a batch are read-only, which tensors cannot be: a copy.
         actions = self._policy.choose(torch.from_numpy(due.copy()), observations, first, self._deterministic).numpy()
         if not self._repeat:
             return actions

@@ -31,8 +31,8 @@ STOP_S = 3.0
 WORTHWHILE = 1.04
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
-# Where cores have less to do than this share of their time, or steps are this slow (frames of each environment per
-# second), more processes may pay.
+# Processes for environments may pay where the cores work for less than this share of the time, and each environment
+# makes fewer frames per second than this.
 BUSY = 0.85
 SLOW_FRAMES_PER_S = 400.0
 OPTIONS = ("num_workers", "num_envs_per_worker", "worker_num_splits", "env_backend")
@@ -59,18 +59,12 @@ class Sizes(NamedTuple):
         return self.num_workers * self.num_envs_per_worker
 
 
-class Measured(NamedTuple):
-    """What a candidate did."""
-
-    frames_per_s: float  # 0: it did not run
-    busy: float = 1.0  # share of the time of all cores that was used, 0 to 1
-
-
 class Tried(NamedTuple):
-    """One candidate."""
+    """One candidate, and what it did."""
 
     sizes: Sizes
-    frames_per_s: float
+    frames_per_s: float  # 0: it did not run
+    busy: float = 1.0  # share of the time of all cores that was used, 0 to 1
 
 
 class Limits(NamedTuple):
@@ -81,8 +75,11 @@ class Limits(NamedTuple):
     fixed: frozenset[str] = frozenset()  # options that stay as they are
 
 
+Candidates = Callable[[Sizes, Limits, dict[Sizes, Tried]], Iterator[Sizes]]
+
+
 def search(
-    measure: Callable[[Sizes], Measured], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
+    measure: Callable[[Sizes], Tried], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
 ) -> list[Tried]:
     """Try sizes from `first` on, one option at a time; all that were tried, the best last.
 
@@ -105,29 +102,25 @@ def search(
                 best = candidate
             elif candidates in (_more_envs, _fewer_envs):
                 break  # it goes up to a summit, and down from there
-    order = [Tried(sizes, found.frames_per_s) for sizes, found in tried.items() if sizes != best]
-    return [*order, Tried(best, tried[best].frames_per_s)]
+    return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
 
 
-Candidates = Callable[[Sizes, Limits, dict[Sizes, Measured]], Iterator[Sizes]]
-
-
-def _order(best: Sizes, tried: dict[Sizes, Measured]) -> list[Candidates]:
+def _order(best: Sizes, tried: dict[Sizes, Tried]) -> list[Candidates]:
     """Which options are tried after each other: what gains most comes first, since the time may end the search.
 
-    Where the cores had enough to do, only less work a frame helps: more environments at a time, fewer hand-overs. Cores
+    Where the cores had enough to do, only less work per frame helps: more environments at a time, fewer hand-overs. Cores
     that wait, for sleeping environments or for other processes, want more processes, and splits that take turns.
     """
-    first, found = next(iter(tried.items()))
-    if found.busy >= BUSY:
+    first, frames_per_s, busy = next(iter(tried.values()))
+    if busy >= BUSY:
         return [_more_envs, _other_splits, _fewer_envs, _other_workers, _more_envs]
-    is_slow = found.frames_per_s / max(1, first.num_envs) < SLOW_FRAMES_PER_S
+    is_slow = frames_per_s / max(1, first.num_envs) < SLOW_FRAMES_PER_S
     # A single split steps all of its processes at once.
     last = [_other_splits, _other_workers] if best.env_backend == "subproc" else [_other_workers, _other_splits]
     return [*([_processes] if is_slow else []), _more_envs, _fewer_envs, *last, _more_envs]
 
 
-def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
     del tried
     number = best.num_envs_per_worker
     while "num_envs_per_worker" not in limits.fixed:
@@ -138,7 +131,7 @@ def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Ite
         yield best._replace(num_envs_per_worker=number)
 
 
-def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
     number = best.num_envs_per_worker // 2
     while "num_envs_per_worker" not in limits.fixed and number >= best.worker_num_splits:
         candidate = best._replace(num_envs_per_worker=number - number % best.worker_num_splits)
@@ -148,7 +141,7 @@ def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> It
         number //= 2
 
 
-def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
     if "num_workers" in limits.fixed:
         return
     cores = limits.cores
@@ -162,7 +155,7 @@ def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) ->
             yield candidate
 
 
-def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
     del tried
     if "worker_num_splits" not in limits.fixed:
         splits = 1 if best.worker_num_splits > 1 else 2
@@ -170,7 +163,7 @@ def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> 
             yield best._replace(worker_num_splits=splits)
 
 
-def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, Measured]) -> Iterator[Sizes]:
+def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
     del tried
     if "env_backend" not in limits.fixed and best.env_backend == "serial":
         yield best._replace(env_backend="subproc")
@@ -204,7 +197,7 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     longest = 0.0
     with tempfile.TemporaryDirectory(prefix="appo-autotune-", ignore_cleanup_errors=True) as folder:
 
-        def measure(sizes: Sizes) -> Measured:
+        def measure(sizes: Sizes) -> Tried:
             nonlocal longest
             began = time.monotonic()
             found = measured(words, sizes, Path(folder), is_stopped)
@@ -231,22 +224,22 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     return [word for word in best.sizes.words if word.partition("=")[0].removeprefix("--") not in typed]
 
 
-def measured(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> Measured:
+def measured(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> Tried:
     """Run the program for a moment with other sizes."""
     looks, cores = [], usable_cores()
     with started(argv, folder, PERIOD, STOP_S, but=OPTIONS, words=sizes.words) as trial:
         for look in trial.looks(PERIOD, is_stopped):
             looks.append((*look, time.monotonic(), busy_seconds(cores)))
     if len(looks) < 2 or looks[-1][0] - looks[0][0] < PERIOD.measured_s:
-        return Measured(0.0)
+        return Tried(sizes, 0.0)
     told_s, frames, seconds, busy_s = (last - first for first, last in zip(looks[0], looks[-1], strict=True))
-    return Measured(frames / told_s, min(1.0, busy_s / (core_count() * seconds)))
+    return Tried(sizes, frames / told_s, min(1.0, busy_s / (core_count() * seconds)))
 
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:
     """Print what was tried, the fastest first."""
     table = Table(*OPTIONS, "frames per second", "", title=f"autotune: {env}")
-    for sizes, found in sorted(tried, key=lambda each: -each.frames_per_s):
+    for sizes, found, _ in sorted(tried, key=lambda each: -each.frames_per_s):
         notes = [note for note, holds in (("as it was", sizes == first), ("chosen", sizes == tried[-1].sizes)) if holds]
         table.add_row(*map(str, sizes), f"{found:,.0f}" if found else "did not run", ", ".join(notes))
     terminal().print(table)
@@ -259,7 +252,7 @@ def save(tried: list[Tried], first: Sizes, config: TrainConfig) -> None:
         "env": config.env.env,
         "chosen": tried[-1].sizes._asdict(),
         "default": first._asdict(),
-        "tried": [{**each.sizes._asdict(), "frames_per_s": each.frames_per_s} for each in tried],
+        "tried": [{**each.sizes._asdict(), "frames_per_s": each.frames_per_s, "busy": each.busy} for each in tried],
     }
     atomic_write_json(path, content, durable=False)
     print(f"autotune: saved as {path}", flush=True)

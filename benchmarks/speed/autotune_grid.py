@@ -29,8 +29,8 @@ from appo.algorithms.run.autotune import (
     BUDGET_S,
     SLOW_FRAMES_PER_S,
     Limits,
-    Measured,
     Sizes,
+    Tried,
     measured,
     search,
     where_to_begin,
@@ -85,7 +85,7 @@ def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: floa
     longest_s, began = 0.0, time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(sizes: Sizes) -> Measured:
+        def measure(sizes: Sizes) -> Tried:
             nonlocal longest_s
             started = time.monotonic()
             found = measured(argv, sizes, Path(folder), lambda: False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.config import fitted, resolve
-from appo.algorithms.run.autotune import Limits, Measured, Sizes, Tried, search
+from appo.algorithms.run.autotune import BUSY, Limits, Sizes, Tried, search
 from appo.algorithms.run.session import profile_environment
 from appo.train_appo import main
 from appo.utils.options import ConfigError
@@ -23,7 +23,7 @@ LIMITS = Limits(cores=2, most_envs=512)
 
 def searched(rate, first=FIRST, limits=LIMITS, busy=1.0, has_time=lambda: True):
     """A search where each candidate makes `rate` frames per second, and the cores are so busy."""
-    return search(lambda sizes: Measured(rate(sizes), busy), first, limits, has_time)
+    return search(lambda sizes: Tried(sizes, rate(sizes), busy), first, limits, has_time)
 
 
 def surface(best_envs, best_workers, splits_gain=1.0, processes_gain=0.5):
@@ -135,6 +135,7 @@ def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):
     saved = json.loads((tmp_path / "autotune_synthetic_slow.json").read_text())
     rates = {each["worker_num_splits"]: each["frames_per_s"] for each in saved["tried"]}
     assert rates.keys() == {1, 2} and min(rates.values()) > 0
+    assert all(0 < each["busy"] < BUSY for each in saved["tried"]), "its environments sleep"
     chosen = saved["chosen"]["worker_num_splits"]
     assert rates[chosen] >= rates[saved["default"]["worker_num_splits"]]
     config = json.loads((tmp_path / "x" / "config.json").read_text())["options"]
