@@ -108,8 +108,8 @@ def search(
 def _order(best: Sizes, tried: dict[Sizes, Tried]) -> list[Candidates]:
     """Which options are tried after each other: what gains most comes first, since the time may end the search.
 
-    Where the cores had enough to do, only less work per frame helps: more environments at a time, fewer hand-overs. Cores
-    that wait, for sleeping environments or for other processes, want more processes, and splits that take turns.
+    Where the cores had enough to do, only less work per frame helps: more environments at a time, fewer hand-overs.
+    Cores that wait, for sleeping environments or for other processes, want more processes, and splits that take turns.
     """
     first, frames_per_s, busy = next(iter(tried.values()))
     if busy >= BUSY:
