@@ -129,7 +129,8 @@ class LocalEnvs(AskedEnvs):
 
     def step_all(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
         """See `AskedEnvs`: here without asking."""
-        self._require_open()
+        if self._is_closed:
+            self._require_open()
         self._step(None)
         return self.collect(envs) if self._infos or self._failures else {}
 
@@ -177,7 +178,8 @@ class LocalEnvs(AskedEnvs):
         add_time(rows.clocks[0, STEP], number, time.perf_counter_ns() - began)
         if infos:
             self._infos |= reported(infos)
-        self._note_failures()
+        if self._recorder is not None:
+            self._note_failures()
 
     def _reset(self, envs: list[int]) -> None:
         self.is_ordinary = False

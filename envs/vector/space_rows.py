@@ -37,10 +37,13 @@ class SpaceRows:
     def write_all_actions(self, actions: Any, out: NDArray[np.float32]) -> None:
         """The same for all of them, in their order."""
         given = _flat(actions, self._agents) if self._agents > 1 else actions
-        if (number := _length(given)) != len(out):
-            agents = self._agents
-            raise ValueError(f"{number} actions for {len(out) // agents} environments of {agents} agents")
-        self._actions.store(given, out)
+        try:
+            self._actions.store(given, out)
+        except ValueError:  # what is wrong is looked at then only, and too few or too many first
+            if (number := _length(given)) != len(out):
+                agents = self._agents
+                raise ValueError(f"{number} actions for {len(out) // agents} environments of {agents} agents") from None
+            raise
 
     def stored(self, actions: Any, number: int) -> NDArray[np.float32]:
         """[R, W] in policy units of actions of the batched space, one for each of `number` agent rows."""

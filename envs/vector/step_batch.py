@@ -59,6 +59,30 @@ def ordinary_step(number: int, agents: int) -> OrdinaryStep:
     return OrdinaryStep(flags, never, always, never, frames, kind)
 
 
+def parts_of(told: bytes, ordinary: OrdinaryStep) -> tuple[list[NDArray[np.bool_]], NDArray[np.bool_]]:
+    """What the flags of a step say, with as few calls of numpy as possible.
+
+    Returns:
+        The flags, in their order, those that say what they always say shared; where an episode ended. All read-only.
+    """
+    rows, shape, never, always = len(told) // len(FLAGS), ordinary.is_end.shape, ordinary.is_end, ordinary.is_active
+    begins = told[:rows]
+    if told == b"".join((begins, ordinary.flags[rows : 3 * rows], begins, ordinary.flags[4 * rows :])):
+        ends = np.frombuffer(begins, np.bool_).reshape(shape)
+        return [ends, never, always, ends, never, never], ends
+    parts: list[NDArray[np.bool_]] = []
+    for first in range(0, len(told), rows):
+        part, usual = told[first : first + rows], ordinary.flags[first : first + rows]
+        if part == usual:
+            parts.append(always if usual[0] else never)
+        else:
+            parts.append(np.frombuffer(part, np.bool_).reshape(shape))
+    terminated, truncated = parts[FLAGS.index("terminated")], parts[FLAGS.index("truncated")]
+    if truncated is never:
+        return parts, terminated
+    return parts, truncated if terminated is never else terminated | truncated
+
+
 def kinds_of(
     ends: NDArray[np.bool_], is_first: NDArray[np.bool_], crashed: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:

@@ -37,7 +37,7 @@ from appo.envs.vector.errors import (
 from appo.envs.vector.shared_rows import FLAGS, RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
-from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_step
+from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_step, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class VecEnv:
         self._ordinary_step = ordinary_step(self.num_envs, self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
+        self._is_at_rest = False  # open, begun, and nothing is under way; False: that is not known
         self._params: dict[int, dict[str, Any]] = {}
         self._stopwatch = Stopwatch(envs.rows.clocks)
         self._report: CloseReport | None = None
@@ -149,6 +150,7 @@ class VecEnv:
 
     def _ready_ids(self, env_ids: Any) -> NDArray[np.int64]:
         self._require_open()
+        self._is_at_rest = False
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
         if not self._has_begun:
             raise NotStepping("call reset or async_reset before the first step")
@@ -192,15 +194,17 @@ class VecEnv:
 
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once."""
-        envs = self._ready_ids(None)
+        if not self._is_at_rest:
+            self._ready_ids(None)
         self._space_rows.write_all_actions(actions, self._envs.rows.actions)
-        return self._all_done(self._envs.step_all, envs)
+        return self._all_done(self._envs.step_all)
 
     def step_rows(self, actions: NDArray[np.float32]) -> StepBatch:
         """`step`, with actions as `send_rows` takes them."""
-        envs = self._ready_ids(None)
+        if not self._is_at_rest:
+            self._ready_ids(None)
         self._envs.rows.actions[:] = actions
-        return self._all_done(self._envs.step_all, envs)
+        return self._all_done(self._envs.step_all)
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment, or read an attribute that is none; one result each."""
@@ -248,6 +252,7 @@ class VecEnv:
     def close(self, timeout: float = 10.0) -> CloseReport:
         """Close every environment and end every process, at the latest after `timeout` and two seconds."""
         if self._report is None:
+            self._is_at_rest = False
             self._report = self._envs.close(timeout)
         return self._report
 
@@ -262,17 +267,19 @@ class VecEnv:
 
     def _receive_all(self) -> StepBatch:
         self._envs.wait_for_all(self._all)
-        return self._all_done(self._envs.collect, self._all)
+        return self._all_done(self._envs.collect)
 
-    def _all_done(
-        self, collect: Callable[[NDArray[np.int64]], dict[int, dict[str, Any]]], envs: NDArray[np.int64]
-    ) -> StepBatch:
+    def _all_done(self, collect: Callable[[NDArray[np.int64]], dict[int, dict[str, Any]]]) -> StepBatch:
         """The results of all; when one has failed, those of the others are not left to come."""
         try:
-            return self._whole_batch(collect(envs))
-        except EnvWorkerError:
-            self._envs.forget(envs)
+            infos = collect(self._all)
+        except BaseException as error:
+            self._is_at_rest = False
+            if isinstance(error, EnvWorkerError):
+                self._envs.forget(self._all)
             raise
+        self._is_at_rest = True
+        return self._whole_batch(infos)
 
     def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
         infos = self._envs.collect(envs)
@@ -322,21 +329,16 @@ class VecEnv:
             infos: by row of the batch.
         """
         steps, number, agents = self._envs.rows.steps, len(envs), self.num_agents
-        code, is_first, active, terminated, _, kind = ordinary_step(number, agents)
-        truncated, finals = terminated, {}
+        ordinary = self._ordinary_step if number == self.num_envs else ordinary_step(number, agents)
+        code, is_first, active, never, _, kind = ordinary
+        terminated, truncated, finals = never, never, {}
         # Bytes are compared in a tenth of the time that numpy takes to ask whether any flag is set.
-        if flags.tobytes() != code:
-            of_env = flags.copy().view(np.bool_)
-            of_env.flags.writeable = False
-            is_first, _, active, terminated, truncated, crashed = (
-                of_env if agents == 1 else of_env.reshape(len(FLAGS), number, agents)
-            )
-            ends = terminated | truncated
-            ends_bytes = ends.tobytes()
-            if b"\1" in ends_bytes:
+        if (told := flags.tobytes()) != code:
+            (is_first, _, active, terminated, truncated, crashed), ends = parts_of(told, ordinary)
+            if ends is not never:
                 finals = {name: taken(array) for name, array in (steps.final_observations or {}).items()}
             begins: NDArray[np.bool_] = is_first
-            if agents > 1 or ends_bytes != is_first.tobytes() or b"\1" in crashed.tobytes():
+            if agents > 1 or (ends is not is_first and (crashed is not never or ends.tobytes() != told[:number])):
                 kind, begins = kinds_of(ends, is_first, crashed)
                 kind.flags.writeable = False
             self._count_episodes(envs, begins)
@@ -357,15 +359,18 @@ class VecEnv:
 
     def _count_episodes(self, envs: NDArray[np.int64], begins: NDArray[np.bool_]) -> None:
         """`begins`: [n] where an episode of these environments has begun."""
-        self._episodes = self._episodes.copy()
-        self._episodes[envs] += begins
+        if len(envs) == self.num_envs:
+            self._episodes = self._episodes + begins
+        else:
+            self._episodes = self._episodes.copy()
+            self._episodes[envs] += begins
         self._episodes.flags.writeable = False
 
     def _ask_reset(self, envs: NDArray[np.int64], seed: Any, options: dict[str, Any] | None) -> None:
         if seed is not None or options is not None:
             seeds = self._seeds(envs, seed)
             self._envs.prepare_reset(envs.tolist(), seeds, options)
-        self._has_begun = True
+        self._has_begun, self._is_at_rest = True, False
         self._envs.ask(envs, RESET)
 
     def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None]:
