@@ -34,7 +34,7 @@ from appo.envs.vector.errors import (
     NotStepping,
     in_words,
 )
-from appo.envs.vector.shared_rows import FLAGS, RESET, STEP, Stopwatch, rows_of_envs
+from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
 from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_step, parts_of
