@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,17 +21,17 @@ class ProcessorTime(NamedTuple):
     """Seconds until now; only differences mean something."""
 
     clock_s: float
-    run_s: float  # of this process and all below it, over all cores
+    run_s: float  # of the process and all below it, over all cores
     waited_s: float  # in which the main threads of the run could have computed and had no core; 0 outside Linux
     busy_s: float  # of the cores that this process may use, by whatever, other virtual machines included
 
 
 class Machine:
-    """Looks at the processor time of this process, of all below it, and of its cores."""
+    """Looks at the processor time of a process, of all below it, and of this process's cores."""
 
-    def __init__(self) -> None:
-        """Of the calling process."""
-        self._root = psutil.Process()
+    def __init__(self, pid: int | None = None) -> None:
+        """`pid`: of the process; None: this one."""
+        self._root = psutil.Process(pid)
         self._family: list[psutil.Process] = []
         self._list_at = 0.0
         self._cores = usable_cores()  # now: a run may keep itself to some of them later
@@ -40,7 +41,8 @@ class Machine:
         now = time.monotonic()
         if now >= self._list_at:
             self._list_at = now + LIST_EVERY_S
-            self._family = [self._root, *self._root.children(recursive=True)]
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                self._family = [self._root, *self._root.children(recursive=True)]
         ran_s, waited_s = (sum(map(of_one, self._family)) for of_one in (_seconds_of, _waited_of))
         return ProcessorTime(now, ran_s, waited_s, busy_seconds(self._cores))
 

@@ -7,17 +7,16 @@ below them; what the user has typed stays as it is.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.table import Table
 
 from appo.algorithms.config import ResolvedConfig
-from appo.algorithms.reporting.machine import busy_seconds
+from appo.algorithms.reporting.machine import Machine, ProcessorTime
+from appo.algorithms.run.size_search import Limits, Sizes, Tried, search
 from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
@@ -27,146 +26,37 @@ from appo.utils.processes import core_count, usable_cores
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
 STOP_S = 3.0
-# A candidate has to be this much better than what stands: less is noise.
-WORTHWHILE = 1.04
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
-# Processes for environments may pay where the cores work for less than this share of the time, and each environment
-# makes fewer frames per second than this.
-BUSY = 0.85
-SLOW_FRAMES_PER_S = 400.0
-OPTIONS = ("num_workers", "num_envs_per_worker", "worker_num_splits", "env_backend")
-
-log = logging.getLogger(__name__)
+OPTIONS = Sizes._fields
 
 
-class Sizes(NamedTuple):
-    """What is tuned."""
+class Budget:
+    """Time for candidates, each of which may take as long as the longest so far."""
 
-    num_workers: int
-    num_envs_per_worker: int
-    worker_num_splits: int
-    env_backend: str = "serial"
+    def __init__(self, seconds: float) -> None:
+        """So many, from now on."""
+        self._began, self._seconds = time.monotonic(), seconds
+        self._longest_s = 0.0
 
     @property
-    def words(self) -> list[str]:
-        """As they are typed."""
-        return [f"--{name}={value}" for name, value in self._asdict().items()]
+    def spent_s(self) -> float:
+        """Seconds that are over."""
+        return time.monotonic() - self._began
 
-    @property
-    def num_envs(self) -> int:
-        """Of all workers."""
-        return self.num_workers * self.num_envs_per_worker
+    def has_time_for(self, number: int) -> bool:
+        """So many more candidates fit."""
+        return self.spent_s + number * self._longest_s < self._seconds
 
-
-class Tried(NamedTuple):
-    """One candidate, and what it did."""
-
-    sizes: Sizes
-    frames_per_s: float  # 0: it did not run
-    busy: float = 1.0  # share of the time of all cores that was used, 0 to 1
-
-
-class Limits(NamedTuple):
-    """What bounds the search."""
-
-    cores: int
-    most_envs: int  # of all workers
-    fixed: frozenset[str] = frozenset()  # options that stay as they are
-
-
-Candidates = Callable[[Sizes, Limits, dict[Sizes, Tried]], Iterator[Sizes]]
-
-
-def search(
-    measure: Callable[[Sizes], Tried], first: Sizes, limits: Limits, has_time: Callable[[], bool] = lambda: True
-) -> list[Tried]:
-    """Try sizes from `first` on, one option at a time; all that were tried, the best last.
-
-    Args:
-        measure: runs a candidate.
-        first: the values that the run would have anyway.
-        limits: of the search.
-        has_time: whether another candidate can be measured.
-    """
-    tried = {first: measure(first)}
-    best = first
-    for place in range(len(_order(first, tried))):
-        candidates = _order(best, tried)[place]
-        for candidate in candidates(best, limits, tried):
-            if candidate not in tried:
-                if not has_time():
-                    break
-                tried[candidate] = measure(candidate)
-            if tried[candidate].frames_per_s > WORTHWHILE * tried[best].frames_per_s:
-                best = candidate
-            elif candidates in (_more_envs, _fewer_envs):
-                break  # it goes up to a summit, and down from there
-    return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
-
-
-def _order(best: Sizes, tried: dict[Sizes, Tried]) -> list[Candidates]:
-    """Which options are tried after each other: what gains most comes first, since the time may end the search.
-
-    Where the cores had enough to do, only less work per frame helps: more environments at a time, fewer hand-overs.
-    Cores that wait, for sleeping environments or for other processes, want more processes, and splits that take turns.
-    """
-    first, frames_per_s, busy = next(iter(tried.values()))
-    if busy >= BUSY:
-        return [_more_envs, _other_splits, _fewer_envs, _other_workers, _more_envs]
-    is_slow = frames_per_s / max(1, first.num_envs) < SLOW_FRAMES_PER_S
-    # A single split steps all of its processes at once.
-    last = [_other_splits, _other_workers] if best.env_backend == "subproc" else [_other_workers, _other_splits]
-    return [*([_processes] if is_slow else []), _more_envs, _fewer_envs, *last, _more_envs]
-
-
-def _more_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
-    del tried
-    number = best.num_envs_per_worker
-    while "num_envs_per_worker" not in limits.fixed:
-        step = 4 if number <= 4 else 2
-        number *= step
-        if number * best.num_workers > limits.most_envs:
-            return
-        yield best._replace(num_envs_per_worker=number)
-
-
-def _fewer_envs(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
-    number = best.num_envs_per_worker // 2
-    while "num_envs_per_worker" not in limits.fixed and number >= best.worker_num_splits:
-        candidate = best._replace(num_envs_per_worker=number - number % best.worker_num_splits)
-        if candidate in tried:
-            return
-        yield candidate
-        number //= 2
-
-
-def _other_workers(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
-    if "num_workers" in limits.fixed:
-        return
-    cores = limits.cores
-    for number in (2 * cores, cores, max(1, cores - 1), 4 * cores):
-        envs = best.num_envs_per_worker
-        if "num_envs_per_worker" not in limits.fixed:  # as many environments in all
-            share = max(1, round(best.num_envs / number / best.worker_num_splits))
-            envs = share * best.worker_num_splits
-        candidate = best._replace(num_workers=number, num_envs_per_worker=envs)
-        if candidate not in tried and candidate.num_envs <= max(limits.most_envs, best.num_envs):
-            yield candidate
-
-
-def _other_splits(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
-    del tried
-    if "worker_num_splits" not in limits.fixed:
-        splits = 1 if best.worker_num_splits > 1 else 2
-        if best.num_envs_per_worker % splits == 0:
-            yield best._replace(worker_num_splits=splits)
-
-
-def _processes(best: Sizes, limits: Limits, tried: dict[Sizes, Tried]) -> Iterator[Sizes]:
-    del tried
-    if "env_backend" not in limits.fixed and best.env_backend == "serial":
-        yield best._replace(env_backend="subproc")
+    def measured(
+        self, argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool], *, learns: bool
+    ) -> Tried:
+        """`measured`; one that does not begin is given up when the time is over."""
+        left_s = self._seconds - self.spent_s - PERIOD.warm_up_s - PERIOD.measured_s - STOP_S
+        began = time.monotonic()
+        found = measured(argv, sizes, folder, is_stopped, learns=learns, longest_start_s=left_s)
+        self._longest_s = max(self._longest_s, time.monotonic() - began)
+        return found
 
 
 def where_to_begin(config: TrainConfig, cores: int, fixed: Sequence[str] = ()) -> tuple[Sizes, Limits]:
@@ -193,23 +83,16 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     result_file(config, "autotune")
     typed = [name for name in OPTIONS if name in resolved.typed]
     first, limits = where_to_begin(config, cores, typed)
-    deadline = time.monotonic() + BUDGET_S
-    longest = 0.0
+    budget, learns = Budget(BUDGET_S), not config.run.sampler_only
     with tempfile.TemporaryDirectory(prefix="appo-autotune-", ignore_cleanup_errors=True) as folder:
 
         def measure(sizes: Sizes) -> Tried:
-            nonlocal longest
-            began = time.monotonic()
-            found = measured(words, sizes, Path(folder), is_stopped)
-            longest = max(longest, time.monotonic() - began)
+            found = budget.measured(words, sizes, Path(folder), is_stopped, learns=learns)
             if not is_stopped():
                 print(f"autotune: {' '.join(sizes.words)}: {found.frames_per_s:,.0f} frames per second", flush=True)
             return found
 
-        def has_time() -> bool:
-            return not is_stopped() and time.monotonic() + longest < deadline
-
-        tried = search(measure, first, limits, has_time)
+        tried = search(measure, first, limits, lambda number: not is_stopped() and budget.has_time_for(number))
     best = tried[-1]
     if is_stopped():
         return []
@@ -224,16 +107,47 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     return [word for word in best.sizes.words if word.partition("=")[0].removeprefix("--") not in typed]
 
 
-def measured(argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool]) -> Tried:
-    """Run the program for a moment with other sizes."""
-    looks, cores = [], usable_cores()
-    with started(argv, folder, PERIOD, STOP_S, but=OPTIONS, words=sizes.words) as trial:
-        for look in trial.looks(PERIOD, is_stopped):
-            looks.append((*look, time.monotonic(), busy_seconds(cores)))
-    if len(looks) < 2 or looks[-1][0] - looks[0][0] < PERIOD.measured_s:
+def measured(
+    argv: Sequence[str],
+    sizes: Sizes,
+    folder: Path,
+    is_stopped: Callable[[], bool],
+    *,
+    learns: bool = True,
+    longest_start_s: float = PERIOD.longest_start_s,
+) -> Tried:
+    """Run the program for a moment with other sizes.
+
+    Args:
+        argv: the words of the command line, without the program.
+        sizes: in place of its own.
+        folder: for its experiment.
+        is_stopped: looked at now and then; ends it.
+        learns: it is measured from when it has learned something, not from its first frame.
+        longest_start_s: seconds after which it is given up, should it be less than `PERIOD` has.
+    """
+    period = PERIOD._replace(longest_start_s=min(PERIOD.longest_start_s, longest_start_s))
+    looks, times = [], []
+    with started(argv, folder, period, STOP_S, but=OPTIONS, words=sizes.words) as trial:
+        machine = Machine(trial.process.pid)
+        for look in trial.looks(period, is_stopped, learns=learns):
+            looks.append(look)
+            times.append(machine.look())
+    if len(looks) < 2 or looks[-1][0] - looks[0][0] < period.measured_s:
         return Tried(sizes, 0.0)
-    told_s, frames, seconds, busy_s = (last - first for first, last in zip(looks[0], looks[-1], strict=True))
-    return Tried(sizes, frames / told_s, min(1.0, busy_s / (core_count() * seconds)))
+    told_s, frames = (last - first for first, last in zip(looks[0], looks[-1], strict=True))
+    return Tried(sizes, frames / told_s, _busy(times[0], times[-1]))
+
+
+def _busy(first: ProcessorTime, last: ProcessorTime) -> float:
+    """Share of its cores' time that a run has used, or that was not there for it, 0 to 1.
+
+    A container's quota is less than its cores are; on shared cores others leave less than the quota.
+    """
+    seconds = last.clock_s - first.clock_s
+    of_quota = (last.run_s - first.run_s) / (core_count() * seconds)
+    of_cores = (last.busy_s - first.busy_s) / (len(usable_cores()) * seconds)
+    return min(1.0, max(of_quota, of_cores))
 
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:

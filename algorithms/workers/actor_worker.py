@@ -32,7 +32,7 @@ from appo.envs.api import BatchEnv, Decorrelation, EnvContext, EnvError, RewardS
 from appo.envs.faults import FaultPolicy, Restarts
 from appo.envs.registry import make_batch_env
 from appo.envs.vector.env_process import ChildFaults
-from appo.envs.vector.env_processes import ProcessSettings
+from appo.envs.vector.process_handle import ProcessSettings
 from appo.envs.vector.subproc_batch import SubprocBatchEnv
 from appo.utils import processes
 from appo.utils.doorbells import Doorbell

@@ -11,35 +11,25 @@ Nothing else may run meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from appo.algorithms.config import fitted, resolve
-from appo.algorithms.run.autotune import (
-    BUDGET_S,
-    SLOW_FRAMES_PER_S,
-    Limits,
-    Sizes,
-    Tried,
-    measured,
-    search,
-    where_to_begin,
-)
+from appo.algorithms.config import ResolvedConfig, fitted, resolve
+from appo.algorithms.run.autotune import BUDGET_S, Budget, measured, where_to_begin
 from appo.algorithms.run.session import profile_environment
-from appo.algorithms.train_config import TrainConfig
+from appo.algorithms.run.size_search import SLOW_FRAMES_PER_S, Limits, Sizes, Tried, search
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
+from benchmarks.measuring import MeasurementError, parser_of
 
 ENOUGH_OF_BEST, ENOUGH_OF_FIRST = 0.9, 0.96
 EXIT_OK, EXIT_MISSED, EXIT_REFUSED = 0, 1, 2
@@ -79,26 +69,36 @@ def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
     ]
 
 
-def compare(argv: Sequence[str], config: TrainConfig, rounds: int, seconds: float) -> Found:
-    """Search, walk the grid, and measure what matters again."""
-    first, limits = where_to_begin(config, core_count())
-    longest_s, began = 0.0, time.monotonic()
+def compare(
+    argv: Sequence[str],
+    resolved: ResolvedConfig,
+    rounds: int,
+    seconds: float,
+    is_stopped: Callable[[], bool],
+) -> Found:
+    """Search, walk the grid, and measure what matters again.
+
+    Raises:
+        MeasurementError: it was stopped.
+    """
+    config = resolved.config
+    first, limits = where_to_begin(config, core_count(), [name for name in Sizes._fields if name in resolved.typed])
+    budget, learns = Budget(seconds), not config.run.sampler_only
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(sizes: Sizes) -> Tried:
-            nonlocal longest_s
-            started = time.monotonic()
-            found = measured(argv, sizes, Path(folder), lambda: False)
-            longest_s = max(longest_s, time.monotonic() - started)
+        def measure(sizes: Sizes, within: Budget | None = None) -> Tried:
+            run = measured if within is None else within.measured
+            found = run(argv, sizes, Path(folder), is_stopped, learns=learns)
+            if is_stopped():
+                raise MeasurementError("stopped")
             print(f"{' '.join(sizes.words)}: {found.frames_per_s:,.0f} ({found.busy:.2f} busy)", flush=True)
             return found
 
-        tried = search(measure, first, limits, lambda: time.monotonic() - began + longest_s < seconds)
-        search_s, chosen = time.monotonic() - began, tried[-1].sizes
-        rates = {each.sizes: each.frames_per_s for each in tried}
-        is_slow = rates[chosen] / chosen.num_envs < SLOW_FRAMES_PER_S
-        points = grid(first, limits, is_slow=is_slow)
-        rates |= {sizes: measure(sizes).frames_per_s for sizes in points if sizes not in rates}
+        tried = search(lambda sizes: measure(sizes, budget), first, limits, budget.has_time_for)
+        search_s, chosen = budget.spent_s, tried[-1].sizes
+        known = {each.sizes: each.frames_per_s for each in tried}
+        points = grid(first, limits, is_slow=known[chosen] / chosen.num_envs < SLOW_FRAMES_PER_S)
+        rates = {sizes: known[sizes] if sizes in known else measure(sizes).frames_per_s for sizes in points}
         best = max(rates, key=lambda sizes: rates[sizes])
         again: dict[Sizes, list[float]] = {sizes: [] for sizes in (first, chosen, best)}
         for _ in range(rounds):
@@ -120,19 +120,26 @@ def show(found: Found, env: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("benchmarks.speed.autotune_grid", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often the three are measured again")
     parser.add_argument("--seconds", type=float, default=BUDGET_S, help="that the search may take")
     parser.add_argument("--out", type=Path, help="a file for the numbers, as JSON")
     chosen, words = parser.parse_known_args(argv)
+    signals = StopSignals()
     try:
-        resolved = resolve(words)
+        # Whatever experiment lies here is none of ours.
+        resolved = resolve([*words, "--restart_behavior=restart"])
         if resolved.needs_fitting:
-            resolved = fitted(resolved, *profile_environment(resolved, StopSignals()))
+            resolved = fitted(resolved, *profile_environment(resolved, signals))
+        found = compare(words, resolved, chosen.rounds, chosen.seconds, lambda: signals.received is not None)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_REFUSED
-    found = compare(words, resolved.config, chosen.rounds, chosen.seconds)
+    except MeasurementError as error:
+        print(error, file=sys.stderr)
+        return signals.exit_code
+    finally:
+        signals.restore()
     show(found, resolved.config.env.env)
     if chosen.out:
         named = {"first": found.first, "chosen": found.chosen, "best": found.best}

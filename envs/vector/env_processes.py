@@ -13,31 +13,27 @@ import logging
 import multiprocessing
 import os
 import secrets
-import select
 import selectors
 import signal
-import socket
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appo.envs.api import EnvContext, EnvSpec
-from appo.envs.faults import RestartQuota, Restarts
+from appo.envs.faults import RestartQuota
 from appo.envs.registry import ResolvedEnv
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
-from appo.envs.vector.channel import ParentChannel
-from appo.envs.vector.env_process import ChildFaults, ChildJob, run
-from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
-from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal, start_process
+from appo.envs.vector.env_process import ChildJob
+from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, in_words
+from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal
+from appo.envs.vector.process_handle import EnvProcess, ProcessSettings, name_of, spread
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
 from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
 from appo.utils import processes
-from appo.utils.doorbells import Doorbell, SharedDescriptor
 from appo.utils.options import ConfigError
 from appo.utils.segment import Segment
 
@@ -45,74 +41,12 @@ from appo.utils.segment import Segment
 LOOK_EVERY_S = 0.1
 # From SIGTERM to SIGKILL.
 TERMINATE_S = 0.5
-# A process that never gets as far as a step is not restarted for ever, whatever the quota says.
-MOST_IN_A_ROW = 10
 # No environment is built anew more often in the life of one process: its seeds never come again.
 ATTEMPTS_PER_PROCESS = 1000
-PRELOAD = ["numpy", "gymnasium", "setproctitle", "threadpoolctl", "appo.envs.vector.env_process"]
 
 log = logging.getLogger(__name__)
 
 _open: weakref.WeakSet[EnvProcesses] = weakref.WeakSet()
-
-
-@dataclass
-class ProcessSettings:
-    """How processes are started and what is done about those that fail."""
-
-    num_workers: int
-    start_method: str = "forkserver"
-    reset_timeout_s: float = 120.0
-    step_timeout_s: float | None = None
-    restarts: Restarts = field(default_factory=Restarts)
-    child_faults: ChildFaults | None = None
-    keeps_final: bool = False
-    own_group: bool = True
-    cores: tuple[int, ...] = ()  # to which processes are pinned in turn; empty: they run where this one does
-    first_core: int = 0  # place among these of the first process
-    single_thread: bool = True
-    count: Callable[[bool], None] = lambda is_bad_data: None  # called for each failure that is survived
-    beat: Callable[[], Any] = lambda: None  # called while processes start or answer: a sign of life
-
-
-class EnvProcess:
-    """One process, and what is known of it."""
-
-    def __init__(self, worker: int, envs: range, quota: RestartQuota) -> None:
-        self.worker, self.envs, self.quota = worker, envs, quota
-        self.slice = slice(envs.start, envs.stop)
-        self.attempt, self.in_a_row = 0, 0
-        self.done_at_end = -1  # steps that had been done when it last ended
-        self.done_at_look, self.progress_at = -1, 0.0  # steps, and when their number was last seen to grow
-        self.end: tuple[int | None, str] = (None, "has not been started")
-        self.why = ""  # it was not restarted
-        self.mark = ""
-        self.process: Any = None
-        self.channel: ParentChannel
-        self.own, self.parents = Doorbell(), Doorbell()  # its own, and the one that it rings for us
-        self.pidfd: int | None = None
-        self.poll = select.poll()  # of this process alone
-        self.is_ready = self.has_ended = self.is_closed = False
-        self.failure: Failure | None = None  # as it told before it ended
-        self.late: tuple[list[int], float, str] | None = None  # why it was killed: environments, seconds, doing what
-        self.deadline = 0.0  # by which it is ready
-        self.waiting: list[bytes] = []  # messages until it is
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return int(self.process.pid or 0)
-
-    def post(self, message: Any) -> None:
-        """Send a message, once the process is ready for it."""
-        import cloudpickle  # what is called or set may be a lambda
-
-        content = cloudpickle.dumps(message)
-        if self.is_ready:
-            self.channel.post(content)
-        else:
-            self.waiting.append(content)
-        self.own.ring()
 
 
 class EnvProcesses(AskedEnvs):
@@ -217,30 +151,7 @@ class EnvProcesses(AskedEnvs):
             cores=self._cores_of(worker),
             single_thread=settings.single_thread,
         )
-        near, far = socket.socketpair()
-        worker.channel = ParentChannel(near)
-        worker.is_ready = worker.has_ended = worker.is_closed = False
-        worker.failure = None
-        worker.waiting.clear()
-        context: Any = multiprocessing.get_context(settings.start_method)
-        if settings.start_method == "forkserver":
-            context.set_forkserver_preload(PRELOAD)
-        bells = [[SharedDescriptor(number) for number in bell.descriptors] for bell in (worker.own, worker.parents)]
-        process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
-        try:
-            start_process(process)
-        finally:
-            far.close()
-        worker.process = process
-        worker.deadline = time.monotonic() + settings.reset_timeout_s
-        worker.pidfd = processes.watch(worker.pid)
-        end = worker.process.sentinel if worker.pidfd is None else worker.pidfd
-        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-        self._selector.register(worker.parents.descriptors[0], selectors.EVENT_READ, worker)
-        self._selector.register(end, selectors.EVENT_READ, worker)
-        worker.poll = select.poll()
-        for watched in (worker.channel.fileno(), worker.parents.descriptors[0], end):
-            worker.poll.register(watched, select.POLLIN)
+        worker.start(job, settings.start_method, settings.reset_timeout_s, self._selector)
 
     @property
     def num_restarts(self) -> int:
@@ -258,7 +169,7 @@ class EnvProcesses(AskedEnvs):
         asked_of = self.workers if len(envs) == self.num_envs else self._workers_of(envs)
         for worker in asked_of:
             if worker.has_ended:
-                self._raise_end(worker)
+                worker.raise_end()
         lost = envs[self._is_lost[envs]]
         rows.command[envs] = command
         self._restarted[envs] = False
@@ -444,7 +355,7 @@ class EnvProcesses(AskedEnvs):
             killed = [worker for worker in living if worker.worker not in closed | terminated]
             self._kill(killed)
             for worker in self.workers:
-                self._release(worker)
+                worker.release(self._selector)
             self._selector.close()
             if self._segment is not None:
                 self._segment.close()
@@ -461,7 +372,7 @@ class EnvProcesses(AskedEnvs):
         """Let processes end until then; the numbers of those that have."""
         left = list(workers)
         while left:
-            has_ended = {worker: _has_ended(worker) for worker in left}
+            has_ended = {worker: worker.is_gone for worker in left}
             for worker in left:
                 self._receive(worker)  # after the look, so that nothing it said before it ended is missed
             left = [worker for worker in left if not has_ended[worker]]
@@ -478,27 +389,6 @@ class EnvProcesses(AskedEnvs):
         kill_marked(self._token)
         for worker in workers:
             worker.process.join(KILLED_S)
-
-    def _release(self, worker: EnvProcess) -> None:
-        """Give back what belongs to a process that has ended."""
-        self._forget(worker)
-        for bell in (worker.own, worker.parents):
-            bell.close()
-
-    def _forget(self, worker: EnvProcess) -> None:
-        if worker.process is None:
-            return
-        end = worker.process.sentinel if worker.pidfd is None else worker.pidfd
-        for watched in (worker.channel, worker.parents.descriptors[0], end):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(watched)
-        if worker.pidfd is not None:
-            os.close(worker.pidfd)
-        worker.channel.close()
-        worker.process.join(KILLED_S)
-        with contextlib.suppress(ValueError):  # it is still there: nothing more can be done
-            worker.process.close()
-        worker.process = None
 
     def _receive(self, worker: EnvProcess) -> None:
         if worker.process is None:
@@ -564,12 +454,12 @@ class EnvProcesses(AskedEnvs):
         for request, asked in self._asked_of.items():
             if asked is worker:
                 self._answers.setdefault(request, None)
-        self._forget(worker)
+        worker.forget(self._selector)
         worker.has_ended = True
         worker.end = (code, how)
-        if self._segment is None or not self._may_restart(worker):
+        if self._segment is None or not worker.may_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
-            self._raise_end(worker)
+            worker.raise_end()
         worker.late = None
         self.settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
@@ -586,29 +476,6 @@ class EnvProcesses(AskedEnvs):
         worker.attempt += 1
         self._start(worker)
         self._tell_resets(worker, (np.flatnonzero(as_told) + worker.envs.start).tolist())
-
-    def _may_restart(self, worker: EnvProcess) -> bool:
-        if worker.failure is not None and not getattr(worker.failure.error, "retryable", True):
-            return False
-        done = int(self.rows.done[worker.slice].sum())
-        worker.in_a_row = worker.in_a_row + 1 if done == worker.done_at_end else 1
-        worker.done_at_end = done
-        if worker.in_a_row > MOST_IN_A_ROW:
-            worker.why = f"it has ended {worker.in_a_row} times in a row without a step in between"
-            return False
-        if not worker.quota.take(time.monotonic()):
-            worker.why = worker.quota.why
-            return False
-        return True
-
-    def _raise_end(self, worker: EnvProcess) -> None:
-        if worker.failure is not None:
-            told = f"{worker.failure.message}; {worker.why}" if worker.why else worker.failure.message
-            raise EnvWorkerError.of(worker.failure._replace(message=told), worker.worker)
-        if worker.late is not None:
-            raise EnvTimeout(*worker.late, worker.why)
-        code, how = worker.end
-        raise EnvWorkerDied(list(worker.envs), worker.worker, code, f"{how}; {worker.why}" if worker.why else how)
 
     def _mark_restarted(self, envs: NDArray[np.int64]) -> None:
         restarted = envs[self._restarted[envs]]
@@ -669,23 +536,6 @@ class EnvProcesses(AskedEnvs):
     def _require_open(self) -> None:
         if self._report is not None:
             raise ClosedEnvironmentError("these environments are closed")
-
-
-def spread(num_envs: int, num_workers: int) -> list[range]:
-    """Environments of each process, as even as can be, in order."""
-    share, rest = divmod(num_envs, num_workers)
-    sizes = [share + (worker < rest) for worker in range(num_workers)]
-    ends = np.cumsum(sizes).tolist()
-    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-
-def name_of(envs: range) -> str:
-    """Their numbers, for a title."""
-    return f"{envs.start}-{envs.stop - 1}" if len(envs) > 1 else f"{envs.start}"
-
-
-def _has_ended(worker: EnvProcess) -> bool:
-    return worker.process is None or worker.process.exitcode is not None
 
 
 @atexit.register

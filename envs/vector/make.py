@@ -14,8 +14,9 @@ from appo.envs.factories import call_factory
 from appo.envs.faults import Restarts
 from appo.envs.registry import ResolvedEnv, factory_family, resolve
 from appo.envs.vector.env_process import ChildFaults
-from appo.envs.vector.env_processes import MOST_IN_A_ROW, EnvProcesses, ProcessSettings, spread
+from appo.envs.vector.env_processes import EnvProcesses
 from appo.envs.vector.local_envs import LocalEnvs
+from appo.envs.vector.process_handle import MOST_IN_A_ROW, ProcessSettings, spread
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from appo.envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from appo.envs.registry import ResolvedEnv
-from appo.envs.vector.env_processes import EnvProcesses, ProcessSettings
+from appo.envs.vector.env_processes import EnvProcesses
 from appo.envs.vector.errors import EnvWorkerDied
+from appo.envs.vector.process_handle import ProcessSettings
 from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch
 
 # An actor has little time to end; an environment that is in the middle of a long step is not waited for.

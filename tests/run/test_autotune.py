@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.config import fitted, resolve
-from appo.algorithms.run.autotune import BUSY, Limits, Sizes, Tried, search
 from appo.algorithms.run.session import profile_environment
+from appo.algorithms.run.size_search import BUSY, Limits, Sizes, Tried, search
 from appo.train_appo import main
 from appo.utils.options import ConfigError
 from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals
@@ -21,9 +21,9 @@ FIRST = Sizes(2, 2, 2)
 LIMITS = Limits(cores=2, most_envs=512)
 
 
-def searched(rate, first=FIRST, limits=LIMITS, busy=1.0, has_time=lambda: True):
+def searched(rate, first=FIRST, limits=LIMITS, busy=1.0, has_time_for=lambda number: True):
     """A search where each candidate makes `rate` frames per second, and the cores are so busy."""
-    return search(lambda sizes: Tried(sizes, rate(sizes), busy), first, limits, has_time)
+    return search(lambda sizes: Tried(sizes, rate(sizes), busy), first, limits, has_time_for)
 
 
 def surface(best_envs, best_workers, splits_gain=1.0, processes_gain=0.5):
@@ -64,8 +64,27 @@ def test_it_finds_nearly_the_best_of_the_whole_grid_in_few_tries(best_envs, best
 
 
 def test_it_never_ends_below_where_it_began_and_small_gains_are_noise():
-    assert searched(lambda sizes: 100.0 if sizes == FIRST else 103.0)[-1] == Tried(FIRST, 100.0)
-    assert searched(lambda sizes: 100.0 if sizes == FIRST else 0.0)[-1] == Tried(FIRST, 100.0)
+    assert searched(lambda sizes: 100.0 if sizes == FIRST else 103.0)[-1] == Tried(FIRST, 100.0, 1.0)
+    assert searched(lambda sizes: 100.0 if sizes == FIRST else 0.0)[-1] == Tried(FIRST, 100.0, 1.0)
+
+
+def test_what_looked_better_by_luck_is_not_chosen():
+    lucky, measured = Sizes(2, 8, 2), []
+
+    def rate(sizes):
+        measured.append(sizes)
+        is_luck = sizes == lucky and measured.count(lucky) == 1
+        return 120.0 if is_luck else 100.0 if sizes == FIRST else 70.0
+
+    tried = searched(rate)
+    assert measured[-2:] == [FIRST, lucky]
+    assert tried[-1] == Tried(FIRST, 100.0, 1.0)
+
+
+def test_what_did_not_come_to_train_in_time_is_given_less_to_start():
+    first = Sizes(2, 16, 2)
+    tried = searched(lambda sizes: 0.0 if sizes.num_envs > 16 else 100.0, first=first, busy=0.0)
+    assert tried[-1].sizes == Sizes(2, 8, 2)
 
 
 def test_what_is_typed_stays_and_bounds_hold():
@@ -86,13 +105,14 @@ def test_processes_are_tried_where_steps_are_slow_and_cores_wait():
 
 
 def test_where_all_cores_work_splits_come_before_workers():
-    tried = searched(surface(16, 2, splits_gain=1.2), busy=1.0, has_time=iter([True] * 3 + [False] * 99).__next__)
+    left = iter([True] * 3)
+    tried = searched(surface(16, 2, splits_gain=1.2), busy=1.0, has_time_for=lambda _: next(left, False))
     assert tried[-1].sizes == Sizes(2, 8, 1) and len(tried) == 4
 
 
 def test_it_ends_when_its_time_is_over():
     left = iter([True, True, False])
-    assert len(searched(surface(256, 4), has_time=lambda: next(left, False))) == 3
+    assert len(searched(surface(256, 4), has_time_for=lambda _: next(left, False))) == 3
 
 
 def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_path, monkeypatch):

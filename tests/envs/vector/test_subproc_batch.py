@@ -11,7 +11,7 @@ from appo.envs.api import Decorrelation, EnvContext
 from appo.envs.faults import FaultPolicy, Restarts
 from appo.envs.registry import ResolvedEnv, factory_family, make_batch_env, resolve
 from appo.envs.vector.env_process import ChildFaults
-from appo.envs.vector.env_processes import ProcessSettings
+from appo.envs.vector.process_handle import ProcessSettings
 from appo.envs.vector.subproc_batch import SubprocBatchEnv
 from tests.envs.vector.vec_env_cases import Echo, descendants
 
