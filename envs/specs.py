@@ -96,6 +96,22 @@ def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvC
         )
 
 
+def require_same_actions(space: Any, expected: Any, env_index: int, context: EnvContext) -> None:
+    """Refuse an environment that is given its actions by the action space of another, and has a different one.
+
+    Raises:
+        DifferentSpecError: names the environment and both spaces; specs do not tell where a `Discrete` begins.
+    """
+    if space != expected:
+        raise DifferentSpecError(
+            env_index,
+            "make",
+            f"its action space is {space}; that of environment 0 is {expected}; all environments of a batch must have "
+            "the same spaces",
+            context,
+        )
+
+
 def _comparable(spec: EnvSpec) -> EnvSpec:
     """Without the first values of the reward's weights, in which environments may differ."""
     return spec._replace(reward_shaping=tuple((name, 0.0) for name, _ in spec.reward_shaping))

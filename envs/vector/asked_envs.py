@@ -130,11 +130,19 @@ class AskedEnvs(ABC):
     def wait_for_all(self, envs: NDArray[np.int64]) -> None:
         """Wait until all of these have finished; raises like `wait`."""
 
+    def wait_and_collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
+        """Wait until all of these have finished, and collect them; row -> info. Raises like `wait` and `collect`."""
+        self.wait_for_all(envs)
+        return self.collect(envs)
+
     def step_all(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
         """Step all, none of which is under way, and collect them; row -> info. Raises like `ask`, `wait`, `collect`."""
         self.ask(envs, STEP)
-        self.wait_for_all(envs)
-        return self.collect(envs)
+        return self.wait_and_collect(envs)
+
+    @abstractmethod
+    def together(self, envs: Sequence[int]) -> list[list[int]]:
+        """These environments in groups, of which each is a single object that questions are asked once."""
 
     @abstractmethod
     def request(self, what: str, envs: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -9,7 +9,7 @@ import contextlib
 import pickle
 import socket
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 20
@@ -17,6 +17,12 @@ _PIECE = 1 << 20
 
 class ChannelClosed(EOFError):
     """The other side has ended."""
+
+
+class Garbled(NamedTuple):
+    """A message that cannot be put together on this side, as classes with constructors of their own may not be."""
+
+    error: Exception
 
 
 class ParentChannel:
@@ -54,7 +60,7 @@ class ParentChannel:
             self._out.clear()
 
     def receive(self) -> list[Any]:
-        """Messages that have arrived as a whole."""
+        """Messages that have arrived as a whole; a `Garbled` in place of one that cannot be put together."""
         while True:
             try:
                 piece = self._socket.recv(_PIECE)
@@ -65,17 +71,17 @@ class ParentChannel:
             if not piece:
                 break
             self._in += piece
-        messages, place = [], 0
+        contents, place = [], 0
         while len(self._in) - place >= _LENGTH.size:
             length = _LENGTH.unpack_from(self._in, place)[0]
             end = place + _LENGTH.size + length
             if len(self._in) < end:
                 break
-            messages.append(pickle.loads(memoryview(self._in)[place + _LENGTH.size : end]))
+            contents.append(bytes(memoryview(self._in)[place + _LENGTH.size : end]))
             place = end
         if place:
             del self._in[:place]
-        return messages
+        return [_unpickled(content) for content in contents]
 
     def give_descriptor(self, descriptor: int) -> None:
         """Hand over an open file; the other side is waiting for it, unless it has ended."""
@@ -87,6 +93,13 @@ class ParentChannel:
         self._socket.close()
 
 
+def _unpickled(content: bytes) -> Any:
+    try:
+        return pickle.loads(content)
+    except Exception as error:  # whatever the classes of others raise
+        return Garbled(error)
+
+
 class ChildChannel:
     """The side that waits."""
 
@@ -94,6 +107,7 @@ class ChildChannel:
         """Own one end of a socket pair."""
         self._socket = end
         self._socket.setblocking(True)
+        self._is_torn = False  # half a message was sent
 
     def fileno(self) -> int:
         """For a poll."""
@@ -106,10 +120,14 @@ class ChildChannel:
             ChannelClosed: nobody is there to read it.
         """
         content = pickle.dumps(message)
+        if self._is_torn:
+            raise ChannelClosed
+        self._is_torn = True  # a signal may end it in the middle
         try:
             self._socket.sendall(_LENGTH.pack(len(content)) + content)
         except OSError as error:
             raise ChannelClosed from error
+        self._is_torn = False
 
     def take(self) -> Any:
         """The next message; waits for it.

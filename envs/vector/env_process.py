@@ -29,6 +29,8 @@ from appo.envs.vector.shared_rows import (
     DONE,
     DONE_WITH_INFO,
     FAILED,
+    IDLE,
+    RESET,
     RESET_AS_TOLD,
     STEP,
     SharedRows,
@@ -81,6 +83,7 @@ class ChildJob:
     remembered: list[Ask]  # what a predecessor was told
     log_level: int
     own_group: bool
+    shows_progress: bool  # environments are stepped one by one, so that one that takes too long is known
     cores: tuple[int, ...]  # empty: those of its parent
     single_thread: bool
 
@@ -174,6 +177,7 @@ class Child:
         self._seeds: dict[int, int | None] = {}  # of the next reset, by environment
         self._options: dict[int, dict[str, Any] | None] = {}
         self._told_at = 0.0
+        self._parent_pid = os.getppid()  # 1 in a container whose first process is the parent
 
     def main(self) -> int:
         """Build the environments, obey until told to close; the exit code."""
@@ -203,7 +207,9 @@ class Child:
         """Tell that the environments are built, and obey."""
         job, batch = self._job, self._batch
         for told in job.remembered:
-            answer(told, batch, job.first)
+            if (failure := answer(told, batch, job.first).failure) is not None:
+                self._send(Failed(failure))
+                return
         try:
             self._channel.send(Ready(batch.spec, batch.spaces, hasattr(batch, "step_envs")))
         except ChannelClosed:
@@ -244,8 +250,8 @@ class Child:
                 continue
             began = time.perf_counter_ns()
             events = poll.poll(LOOK_EVERY_MS)
-            add_time(self._clocks[2], 1, time.perf_counter_ns() - began)
-            if not events and os.getppid() == 1:
+            add_time(self._clocks[IDLE], 1, time.perf_counter_ns() - began)
+            if not events and os.getppid() != self._parent_pid:
                 return
             for descriptor, _ in events:
                 if descriptor != self._channel.fileno():
@@ -254,7 +260,7 @@ class Child:
                     return
 
     def _work(self, wanted: np.ndarray) -> None:
-        """Carry out what is asked for, each environment in turn unless all are to be stepped."""
+        """Carry out what is asked for, each environment in turn unless all are to be stepped at once."""
         indices = np.flatnonzero(wanted > self._done)
         to_reset = self._command[indices] != STEP
         if to_reset.any():
@@ -262,7 +268,9 @@ class Child:
         to_step = indices[~to_reset].tolist()
         if not to_step:
             pass
-        elif len(to_step) == self._batch.num_envs or not hasattr(self._batch, "step_envs"):
+        elif not hasattr(self._batch, "step_envs") or (
+            len(to_step) == self._batch.num_envs and not self._job.shows_progress
+        ):
             self._step(to_step, wanted)
         else:
             for index in to_step:
@@ -274,11 +282,11 @@ class Child:
     def _step(self, indices: list[int], wanted: np.ndarray) -> None:
         began = time.perf_counter_ns()
         partial = getattr(self._batch, "step_envs", None)
-        if partial is None or len(indices) == self._batch.num_envs:
+        if partial is None or len(indices) == self._batch.num_envs:  # a single one as well
             infos = self._batch.step(self._actions, self._out)
         else:
             infos = partial(indices, self._actions, self._out)
-        add_time(self._clocks[0], len(indices), time.perf_counter_ns() - began)
+        add_time(self._clocks[STEP], len(indices), time.perf_counter_ns() - began)
         self._outcome[indices] = DONE
         if infos:
             self._send_infos(infos)
@@ -296,11 +304,13 @@ class Child:
             for index in indices:
                 seed, options = self._seeds.pop(index, None), self._options.pop(index, None)
                 self._batch.reset_envs([index], self._out, [seed], options)
+                self._tell_failures()
+                self._done[index] = wanted[index]
         else:
             self._batch.reset(self._out)
-        add_time(self._clocks[1], len(indices), time.perf_counter_ns() - began)
-        self._tell_failures()
-        self._done[indices] = wanted[indices]
+            self._tell_failures()
+            self._done[indices] = wanted[indices]
+        add_time(self._clocks[RESET], len(indices), time.perf_counter_ns() - began)
 
     def _send_infos(self, infos: dict[int, dict[str, Any]]) -> None:
         agents = self._batch.spec.agents_per_env

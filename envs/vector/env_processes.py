@@ -27,10 +27,11 @@ from appo.envs.api import EnvContext, EnvSpec
 from appo.envs.faults import RestartQuota
 from appo.envs.registry import ResolvedEnv
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
+from appo.envs.vector.channel import Garbled
 from appo.envs.vector.env_process import ChildJob
-from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, in_words
+from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
 from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal
-from appo.envs.vector.process_handle import EnvProcess, ProcessSettings, name_of, spread
+from appo.envs.vector.process_handle import ProcessHandle, ProcessSettings, name_of, spread
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
 from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
 from appo.utils import processes
@@ -100,18 +101,19 @@ class EnvProcesses(AskedEnvs):
         self._next_look = 0.0
         self._asked_at = np.zeros(num_envs)
         self._answers: dict[int, Answer | None] = {}  # None: the process has ended
-        self._asked_of: dict[int, EnvProcess] = {}
+        self._asked_of: dict[int, ProcessHandle] = {}
         self._remembered: dict[tuple[str, int, str], tuple[Any, ...]] = {}  # for a successor
         self._request = 0
-        self._full: set[EnvProcess] = set()  # with messages that wait for room
+        self._early: list[tuple[ProcessHandle, Ready]] = []  # ready before the first process
+        self._full: set[ProcessHandle] = set()  # with messages that wait for room
         self.close_failures: list[str] = []
         self._report: CloseReport | None = None
         self._selector = selectors.DefaultSelector()
-        self.workers: list[EnvProcess] = []
+        self.workers: list[ProcessHandle] = []
         _open.add(self)
         try:
             for worker, envs in enumerate(spread(num_envs, settings.num_workers)):
-                self.workers.append(EnvProcess(worker, envs, RestartQuota(settings.restarts)))
+                self.workers.append(ProcessHandle(worker, envs, RestartQuota(settings.restarts)))
                 self._start(self.workers[-1])
             while not all(worker.is_ready for worker in self.workers):
                 self.wait(LOOK_EVERY_S)
@@ -119,7 +121,7 @@ class EnvProcesses(AskedEnvs):
             self.close(0.0)
             raise
 
-    def _start(self, worker: EnvProcess) -> None:
+    def _start(self, worker: ProcessHandle) -> None:
         settings = self.settings
         contexts = [self._contexts[index] for index in worker.envs]
         contexts = [
@@ -148,6 +150,7 @@ class EnvProcesses(AskedEnvs):
             ],
             log_level=logging.getLogger().getEffectiveLevel(),
             own_group=settings.own_group,
+            shows_progress=settings.step_timeout_s is not None,
             cores=self._cores_of(worker),
             single_thread=settings.single_thread,
         )
@@ -158,7 +161,7 @@ class EnvProcesses(AskedEnvs):
         """See `AskedEnvs`."""
         return sum(worker.attempt for worker in self.workers)
 
-    def _cores_of(self, worker: EnvProcess) -> tuple[int, ...]:
+    def _cores_of(self, worker: ProcessHandle) -> tuple[int, ...]:
         cores = self.settings.cores
         return (cores[(self.settings.first_core + worker.worker) % len(cores)],) if cores else ()
 
@@ -189,12 +192,15 @@ class EnvProcesses(AskedEnvs):
 
     def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
         """See `AskedEnvs`."""
+        for worker in self._workers_of(np.asarray(envs)):
+            if worker.has_ended:
+                worker.raise_end()
         self._prepared[envs] = True
         self._told_resets |= {env: (seed, options) for env, seed in zip(envs, seeds, strict=True)}
         for worker in self._workers_of(np.asarray(envs)):
             self._tell_resets(worker, [env for env in envs if env in worker.envs])
 
-    def _tell_resets(self, worker: EnvProcess, envs: list[int]) -> None:
+    def _tell_resets(self, worker: ProcessHandle, envs: list[int]) -> None:
         for env in envs:
             seed, options = self._told_resets[env]
             worker.post(Ask(0, "prepare_reset", [env - worker.envs.start], ([seed], options)))
@@ -218,7 +224,7 @@ class EnvProcesses(AskedEnvs):
         slice_s = LOOK_EVERY_S if timeout_s is None else min(timeout_s, LOOK_EVERY_S)
         self._await_room()
         events = self._selector.select(max(0.0, slice_s))
-        ended: list[EnvProcess] = []
+        ended: list[ProcessHandle] = []
         for key, _ in events:
             worker = key.data
             if key.fileobj is worker.channel:
@@ -287,16 +293,28 @@ class EnvProcesses(AskedEnvs):
             per_worker: ask the batch of each process that holds some of them, with the arguments of the first.
             extra_s: seconds that it may take beyond the limit of a reset.
         """
-        asked = []
-        for worker in self._workers_of(np.asarray(envs, np.int64)):
-            mine = [(env, given) for env, given in zip(envs, arguments, strict=True) if env in worker.envs]
-            groups = mine[:1] if per_worker else mine
-            for env, given in groups:
-                self._request += 1
-                worker.post(Ask(self._request, what, [env - worker.envs.start], given))
-                self._asked_of[self._request] = worker
-                asked.append((env, self._request))
-        limit_s = self.settings.reset_timeout_s + extra_s
+        workers = self._workers_of(np.asarray(envs, np.int64))
+        for worker in workers:
+            if worker.has_ended:
+                worker.raise_end()
+        asked: list[tuple[int, int]] = []
+        try:
+            for worker in workers:
+                mine = [(env, given) for env, given in zip(envs, arguments, strict=True) if env in worker.envs]
+                for env, given in mine[:1] if per_worker else mine:
+                    self._request += 1
+                    asked.append((env, self._request))
+                    self._asked_of[self._request] = worker
+                    worker.post(Ask(self._request, what, [env - worker.envs.start], given))
+            found = self._answers_to(what, asked, self.settings.reset_timeout_s + extra_s)
+            return [found[env] for env in envs if env in found]
+        finally:
+            for _, request in asked:
+                self._answers.pop(request, None)
+                self._asked_of.pop(request, None)
+
+    def _answers_to(self, what: str, asked: list[tuple[int, int]], limit_s: float) -> dict[int, Any]:
+        """Wait for the answers to requests, (environment, request) each: environment -> result."""
         deadline = time.monotonic() + limit_s
         missing = {request for _, request in asked}
         while missing - self._answers.keys():
@@ -305,18 +323,26 @@ class EnvProcesses(AskedEnvs):
                 raise EnvTimeout(late, limit_s, f"{what!r}")
             self.settings.beat()
             self.wait(LOOK_EVERY_S)
-        answers = [(env, self._answers.pop(request), self._asked_of.pop(request)) for env, request in asked]
-        for env, found, worker in answers:
+        results = {}
+        for env, request in asked:
+            found, worker = self._answers[request], self._asked_of[request]
             if found is None:
                 raise EnvWorkerDied([env], worker.worker, None, f"ended before it answered {what!r}")
             if found.failure is not None:
                 raise EnvWorkerError.of(found.failure, worker.worker)
-        results = {env: found.results[0] for env, found, _ in answers if found is not None}
-        return [results[env] for env in envs if env in results]
+            results[env] = found.results[0]
+        return results
 
     def keep(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
         """See `AskedEnvs`."""
         self._remembered[what, env, arguments[0] if what == "batch" else ""] = arguments
+
+    def together(self, envs: Sequence[int]) -> list[list[int]]:
+        """See `AskedEnvs`."""
+        if self.steps_apart:
+            return [[env] for env in envs]
+        of_workers = [[env for env in envs if env in worker.envs] for worker in self.workers]
+        return [mine for mine in of_workers if mine]
 
     def tell(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
         """Tell an environment something; nobody waits for an answer, and a failure is raised with its next result."""
@@ -368,7 +394,7 @@ class EnvProcesses(AskedEnvs):
         with contextlib.suppress(Exception):
             self.close(TERMINATE_S)
 
-    def _await_ends(self, workers: list[EnvProcess], deadline: float) -> set[int]:
+    def _await_ends(self, workers: list[ProcessHandle], deadline: float) -> set[int]:
         """Let processes end until then; the numbers of those that have."""
         left = list(workers)
         while left:
@@ -382,7 +408,7 @@ class EnvProcesses(AskedEnvs):
             time.sleep(min(0.005, remaining))  # what has ended would wake a selector again and again
         return {worker.worker for worker in workers if worker not in left}
 
-    def _kill(self, workers: list[EnvProcess]) -> None:
+    def _kill(self, workers: list[ProcessHandle]) -> None:
         """Kill processes and whatever they, and those that have ended before, had started."""
         for worker in workers:
             send_signal(worker.pid, signal.SIGKILL)
@@ -390,7 +416,7 @@ class EnvProcesses(AskedEnvs):
         for worker in workers:
             worker.process.join(KILLED_S)
 
-    def _receive(self, worker: EnvProcess) -> None:
+    def _receive(self, worker: ProcessHandle) -> None:
         if worker.process is None:
             return
         worker.channel.flush()
@@ -410,26 +436,47 @@ class EnvProcesses(AskedEnvs):
                     self._failures[message.failure.env_id] = message.failure
                 case Counted():
                     self.settings.count(message.is_bad_data)
-                case Answer() if message.request:
+                case Answer() if message.request in self._asked_of:
                     self._answers[message.request] = message
-                case Answer() if message.failure is not None:  # to what nobody waits for
+                case Answer() if not message.request and message.failure is not None:  # to what nobody waits for
                     self._failures[message.failure.env_id] = message.failure
+                case Garbled():
+                    self._note_garbled(worker, message.error)
                 case Closed():
                     worker.is_closed = True
 
-    def _begin(self, worker: EnvProcess, ready: Ready) -> None:
-        """Share memory with a process whose environments are built, and let it go on where the one before was."""
+    def _note_garbled(self, worker: ProcessHandle, error: Exception) -> None:
+        """A message could not be put together: it may have been any that this process was to send."""
+        failure = Failure.of(error, worker.envs.start, "a message to this process")
+        if not worker.is_ready:
+            worker.failure = failure
+            send_signal(worker.pid, signal.SIGKILL)
+            return
+        log.warning("environments %s sent what cannot be put together here: %r", in_words(worker.envs), error)
+        for request, asked in self._asked_of.items():
+            if asked is worker:
+                self._answers.setdefault(request, Answer(request, [], failure))
+
+    def _begin(self, worker: ProcessHandle, ready: Ready) -> None:
+        """Share memory with a process whose environments are built, and let it go on where the one before was.
+
+        Raises:
+            ConfigError: they have other spaces than the first environment, which is waited for.
+        """
         settings = self.settings
+        if self._segment is None and worker.worker > 0:
+            self._early.append((worker, ready))
+            return
         if self._segment is None:
             self.spec, self.spaces, self.steps_apart = ready.spec, ready.spaces, ready.steps_apart
             shape = (self.spec, self.num_envs, settings.num_workers, settings.keeps_final)
             # Its name is without the mark: this process maps it and would be taken for a marked one.
             self._segment = Segment.create("env-rows", segment_size(*shape))
             self.rows = map_rows(self._segment, *shape)
-        elif ready.spec != self.spec and worker.attempt == 0:
+        elif (ready.spec != self.spec or ready.spaces[1] != self.spaces[1]) and worker.attempt == 0:
             raise ConfigError(
-                f"environments {in_words(worker.envs)} have other spaces than environment 0: {ready.spec}; all "
-                f"environments of a batch must have the same: {self.spec}"
+                f"environments {in_words(worker.envs)} have other spaces than environment 0: {ready.spec}, "
+                f"{ready.spaces[1]}; all environments of a batch must have the same: {self.spec}, {self.spaces[1]}"
             )
         worker.channel.give_descriptor(self._segment.descriptor)
         worker.is_ready = True
@@ -438,8 +485,11 @@ class EnvProcesses(AskedEnvs):
             worker.channel.post(content)
         worker.waiting.clear()
         worker.own.ring()
+        early, self._early = self._early, []
+        for each in early:
+            self._begin(*each)
 
-    def _end(self, worker: EnvProcess) -> None:
+    def _end(self, worker: ProcessHandle) -> None:
         """A process has ended: restart it, or tell.
 
         Raises:
@@ -457,10 +507,9 @@ class EnvProcesses(AskedEnvs):
         worker.forget(self._selector)
         worker.has_ended = True
         worker.end = (code, how)
-        if self._segment is None or not worker.may_restart(int(self.rows.done[worker.slice].sum())):
+        if self._segment is None or not worker.take_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
             worker.raise_end()
-        worker.late = None
         self.settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
         rows = self.rows
@@ -474,7 +523,12 @@ class EnvProcesses(AskedEnvs):
         for env in lost.tolist():
             self._failures.pop(env, None)
         worker.attempt += 1
-        self._start(worker)
+        try:
+            self._start(worker)
+        except OSError as error:
+            worker.why = f"its process could not be started again: {error}"
+            self._pending[envs] = False
+            worker.raise_end()
         self._tell_resets(worker, (np.flatnonzero(as_told) + worker.envs.start).tolist())
 
     def _mark_restarted(self, envs: NDArray[np.int64]) -> None:
@@ -505,7 +559,7 @@ class EnvProcesses(AskedEnvs):
             worker.late = late, limit, what
             send_signal(worker.pid, signal.SIGKILL)
 
-    def _late(self, worker: EnvProcess, now: float) -> tuple[list[int], float, str]:
+    def _late(self, worker: ProcessHandle, now: float) -> tuple[list[int], float, str]:
         """Environments that take too long, their limit in seconds, and what they do; none: they are in time."""
         settings = self.settings
         if not worker.is_ready:
@@ -526,11 +580,11 @@ class EnvProcesses(AskedEnvs):
                 return (late + worker.envs.start).tolist(), seconds, what
         return [], 0.0, ""
 
-    def _workers_of(self, envs: NDArray[np.int64]) -> list[EnvProcess]:
+    def _workers_of(self, envs: NDArray[np.int64]) -> list[ProcessHandle]:
         wanted = set(envs.tolist())
         return [worker for worker in self.workers if not wanted.isdisjoint(worker.envs)]
 
-    def _worker_of(self, env: int) -> EnvProcess:
+    def _worker_of(self, env: int) -> ProcessHandle:
         return next(worker for worker in self.workers if env in worker.envs)
 
     def _require_open(self) -> None:

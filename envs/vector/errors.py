@@ -7,7 +7,10 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from appo.envs.api import EnvError, RestartsUsedUp
+from appo.envs.api import EnvError, RestartsUsedUp, UnsupportedSpaceError
+from appo.utils.options import ConfigError
+
+_REFUSALS = (UnsupportedSpaceError, ConfigError)  # of a factory's environments, whichever process builds them
 
 
 class VecEnvError(RuntimeError):
@@ -59,7 +62,7 @@ class EnvWorkerError(VecEnvError):
         super().__init__(failure, worker)
         self.failure, self.worker = failure, worker
         self.env_ids = [failure.env_id] if failure.env_id >= 0 else []
-        self.retryable = getattr(failure.error, "retryable", True)  # another try may end in another way
+        self.retryable = failure.retryable
         self.exc_type, self.message, self.remote_traceback = failure.exc_type, failure.message, failure.traceback
 
     @classmethod
@@ -86,6 +89,7 @@ class Failure(NamedTuple):
     traceback: str
     pickled: bytes | None  # the exception, where it can be pickled
     error: EnvError | None  # the same as the trainer knows it
+    retryable: bool = True  # another try may end in another way
 
     @classmethod
     def of(cls, error: BaseException, env_id: int, phase: str) -> Failure:
@@ -94,7 +98,18 @@ class Failure(NamedTuple):
         cause = (known.__cause__ if known is not None else None) or error
         text = "".join(traceback.format_exception(cause))
         told = f"{cause}; {known.why}" if isinstance(known, RestartsUsedUp) else str(cause)
-        return cls(env_id, known.phase if known else phase, type(cause).__name__, told, text, _pickled(cause), known)
+        phase = known.phase if known else phase
+        retryable = getattr(error, "retryable", not isinstance(cause, _REFUSALS))
+        return cls(env_id, phase, type(cause).__name__, told, text, _pickled(cause), known, retryable)
+
+    def raise_refusal(self) -> None:
+        """Raise what says that no such environment can be used, as it was raised where it was built.
+
+        Raises:
+            UnsupportedSpaceError, ConfigError: if it is one of these.
+        """
+        if self.phase == "make" and isinstance(cause := self.cause(), _REFUSALS):
+            raise cause
 
     def cause(self) -> BaseException | None:
         """The exception itself, as far as this process can build it."""

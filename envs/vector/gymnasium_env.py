@@ -47,8 +47,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes everywhere; `seed` as in Gymnasium: environment i gets seed + i."""
-        if isinstance(seed, int):
-            seed = [seed + index for index in range(self.num_envs)]
+        if isinstance(seed, int | np.integer):
+            seed = [int(seed) + index for index in range(self.num_envs)]
         batch = self.env.reset(seed, options)
         return self._space_rows.restored(batch.obs), {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ class LocalEnvs(AskedEnvs):
         self._seeds: dict[int, int | None] = {}
         self._options: dict[int, dict[str, Any] | None] = {}
         self._is_closed = False
+        self._end: EnvWorkerError | None = None  # what they do not recover from
         self._was_made = False
         self._all_step = False  # all are to be stepped, and nothing else
         self._survived: list[bool] = []  # an entry for each failure that was recovered from
@@ -64,7 +65,9 @@ class LocalEnvs(AskedEnvs):
         try:
             made = cls(make_batch_env(env, options, contexts, policy), recorder)
         except FAILURES as error:
-            raise EnvWorkerError.of(Failure.of(error, getattr(error, "env_index", 0), "make"), 0) from error
+            failure = Failure.of(error, getattr(error, "env_index", 0), "make")
+            failure.raise_refusal()
+            raise EnvWorkerError.of(failure, 0) from error
         made._survived, made._was_made = survived, True
         return made
 
@@ -102,7 +105,9 @@ class LocalEnvs(AskedEnvs):
         return self.take_infos(envs)
 
     def look(self) -> None:
-        """See `AskedEnvs`; nothing happens here by itself."""
+        """See `AskedEnvs`; nothing happens here by itself, so what is asked for is done now."""
+        if self.num_pending:
+            self.wait(None)
 
     def wait(self, timeout_s: float | None) -> None:
         """Do everything that is asked for."""
@@ -129,10 +134,13 @@ class LocalEnvs(AskedEnvs):
 
     def step_all(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
         """See `AskedEnvs`: here without asking."""
-        if self._is_closed:
-            self._require_open()
+        self._require_open()
         self._step(None)
         return self.collect(envs) if self._infos or self._failures else {}
+
+    def together(self, envs: Sequence[int]) -> list[list[int]]:
+        """See `AskedEnvs`."""
+        return [[env] for env in envs] if self.steps_apart else [list(envs)]
 
     def request(self, what: str, envs: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """See `AskedEnvs`."""
@@ -170,28 +178,42 @@ class LocalEnvs(AskedEnvs):
             else:
                 infos = self._batch.step(rows.actions, rows.steps)
         except EnvError as error:
-            if not self._was_made:
-                raise
-            raise EnvWorkerError.of(Failure.of(error, error.env_index, error.phase), 0) from error
+            self._give_up(error)
         self.is_ordinary = self._is_serial and self._batch.is_ordinary
         number = self.num_envs if envs is None else len(envs)
         add_time(rows.clocks[0, STEP], number, time.perf_counter_ns() - began)
         if infos:
             self._infos |= reported(infos)
-        if self._recorder is not None:
-            self._note_failures()
+        self._note_failures()
 
     def _reset(self, envs: list[int]) -> None:
         self.is_ordinary = False
         began = time.perf_counter_ns()
-        if self.steps_apart:
-            for env in envs:
-                seed, options = self._seeds.pop(env, None), self._options.pop(env, None)
-                self._batch.reset_envs([env], self.rows.steps, [seed], options)
-        else:
-            self._batch.reset(self.rows.steps)
+        try:
+            if self.steps_apart:
+                for env in envs:
+                    seed, options = self._seeds.pop(env, None), self._options.pop(env, None)
+                    self._batch.reset_envs([env], self.rows.steps, [seed], options)
+            else:
+                self._batch.reset(self.rows.steps)
+        except EnvError as error:
+            self._give_up(error)
         add_time(self.rows.clocks[0, RESET], len(envs), time.perf_counter_ns() - began)
         self._note_failures()
+
+    def _give_up(self, error: EnvError) -> NoReturn:
+        """Environments that were made here end as a process of them does: nothing more can be asked of them.
+
+        Raises:
+            EnvWorkerError: always, but for
+            EnvError: environments of a batch that another made.
+        """
+        self._pending.fill(False)
+        self.rows.done[:] = self.rows.asked
+        if not self._was_made:
+            raise error
+        self._end = EnvWorkerError.of(Failure.of(error, error.env_index, error.phase), 0)
+        raise self._end from error
 
     def _note_failures(self) -> None:
         if self._recorder is None or not self._recorder.failures:
@@ -203,3 +225,5 @@ class LocalEnvs(AskedEnvs):
     def _require_open(self) -> None:
         if self._is_closed:
             raise ClosedEnvironmentError("these environments are closed")
+        if self._end is not None:
+            raise self._end

@@ -34,7 +34,7 @@ from appo.envs.contract import REPORTED, check_report, checked_reset, flag, flag
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
 from appo.envs.specs import complete_spec, declares_info_mask, require_spec
-from appo.envs.wrappers import find_ability, shape_rewards
+from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
 
 EVERY_ROW = slice(None)
@@ -189,6 +189,8 @@ class VectorEnvAdapter:
             self.set_training_progress(self._told["progress"])
         if "shaping" in self._told:
             self.shape_rewards(0, self._told["shaping"])
+        if "params" in self._told:
+            set_env_params(self.env, self._told["params"])
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
@@ -317,6 +319,17 @@ class VectorEnvAdapter:
             shape_rewards(self.env, weights)
         except FAILURES as error:
             self._failed = self._failure("set_reward_shaping", error)
+
+    def set_env_params(self, index: int, params: dict[str, Any]) -> None:
+        """Set parameters of all environments, see `EnvParameters`; remembered when they are built anew.
+
+        Raises:
+            TypeError: they have none.
+            KeyError: they have no such parameter.
+        """
+        del index
+        set_env_params(self.env, params)
+        self._told["params"] = self._told.get("params", {}) | params
 
     def close(self) -> None:
         """Close the environment, once."""

@@ -106,6 +106,9 @@ def _guardian_of(pid: int) -> _Guardian:
     command = [sys.executable, "-I", "-S", guardian.__file__, f"/nonexistent/{mark}"]
     with undisturbed():
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    # It kills when no process holds the other end any more; a forked child might hold it longer than this one lives.
+    os.register_at_fork(after_in_child=process.stdin.close)
     return _Guardian(process, mark)
 
 

@@ -1,4 +1,4 @@
-"""One process of environments as the one that started it knows it: how it is started, spoken to, and taken leave of."""
+"""The parent's side of one process of environments: its start, messages to it, its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ProcessSettings:
     beat: Callable[[], Any] = lambda: None  # called while processes start or answer: a sign of life
 
 
-class EnvProcess:
+class ProcessHandle:
     """One process, and what is known of it."""
 
     def __init__(self, worker: int, envs: range, quota: RestartQuota) -> None:
@@ -81,23 +81,36 @@ class EnvProcess:
         return self.process is None or self.process.exitcode is not None
 
     def start(self, job: ChildJob, start_method: str, timeout_s: float, selector: selectors.BaseSelector) -> None:
-        """Start a process, which is to be ready in `timeout_s` seconds; `selector` wakes for what it does."""
-        near, far = socket.socketpair()
-        self.channel = ParentChannel(near)
-        self.is_ready = self.has_ended = self.is_closed = False
-        self.failure = None
-        self.waiting.clear()
+        """Start a process.
+
+        Args:
+            job: what it does.
+            start_method: of multiprocessing.
+            timeout_s: seconds in which each of its environments is to be built.
+            selector: wakes for what it does.
+
+        Raises:
+            OSError: the system gives no process, or no descriptors.
+        """
         context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
             context.set_forkserver_preload(PRELOAD)
         bells = [[SharedDescriptor(number) for number in bell.descriptors] for bell in (self.own, self.parents)]
-        process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
+        near, far = socket.socketpair()
         try:
+            process = context.Process(target=run, args=(job, SharedDescriptor(far.fileno()), *bells), name=job.title)
             start_process(process)
+        except BaseException:
+            near.close()
+            raise
         finally:
             far.close()
+        self.channel = ParentChannel(near)
+        self.is_ready = self.has_ended = self.is_closed = False
+        self.failure = self.late = None
+        self.waiting.clear()
         self.process = process
-        self.deadline = time.monotonic() + timeout_s
+        self.deadline = time.monotonic() + timeout_s * len(self.envs)
         self.pidfd = processes.watch(self.pid)
         end = self.process.sentinel if self.pidfd is None else self.pidfd
         selector.register(self.channel, selectors.EVENT_READ, self)
@@ -118,9 +131,13 @@ class EnvProcess:
             self.waiting.append(content)
         self.own.ring()
 
-    def may_restart(self, done: int) -> bool:
-        """Whether another process takes its place, which counts; `done`: steps of its environments so far."""
-        if self.failure is not None and not getattr(self.failure.error, "retryable", True):
+    def take_restart(self, done: int) -> bool:
+        """Use up a restart, if there is one left.
+
+        Args:
+            done: steps of its environments so far.
+        """
+        if self.failure is not None and not self.failure.retryable:
             return False
         self.in_a_row = self.in_a_row + 1 if done == self.done_at_end else 1
         self.done_at_end = done
@@ -136,9 +153,11 @@ class EnvProcess:
         """Say why it is not there any more.
 
         Raises:
-            EnvWorkerError, EnvTimeout, EnvWorkerDied: always one of them.
+            EnvWorkerError, EnvTimeout, EnvWorkerDied: always one of them, or
+            UnsupportedSpaceError, ConfigError: it refused to build its environments.
         """
         if self.failure is not None:
+            self.failure.raise_refusal()
             told = f"{self.failure.message}; {self.why}" if self.why else self.failure.message
             raise EnvWorkerError.of(self.failure._replace(message=told), self.worker)
         if self.late is not None:

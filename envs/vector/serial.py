@@ -40,7 +40,7 @@ from appo.envs.api import (
 )
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
 from appo.envs.spaces import random_actions
-from appo.envs.specs import require_spec
+from appo.envs.specs import require_same_actions, require_spec
 from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
 
@@ -79,6 +79,7 @@ class SerialVecEnv:
             spec = spec or adapter.spec
             require_spec(adapter.spec, spec, index, context)
             self._adapters.append(adapter)
+            require_same_actions(adapter.spaces[1], self._adapters[0].spaces[1], index, context)
             self._beat()
         assert spec is not None, "a batch of no environments"
         first = self._adapters[0]
@@ -326,6 +327,7 @@ class SerialVecEnv:
         try:
             adapter = _adapter(self._build(context), index, context)
             require_spec(adapter.spec, self.spec, index, context)
+            require_same_actions(adapter.spaces[1], self.spaces[1], index, context)
         except EnvError:
             raise
         except FAILURES as error:

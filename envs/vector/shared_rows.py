@@ -25,8 +25,9 @@ RESET_AS_TOLD = 2  # with the seed and the options of a message that is on its w
 # How it went.
 DONE, DONE_WITH_INFO, FAILED = 0, 1, 2
 FLAGS = ("is_first", "is_last", "active", "terminated", "truncated", "crashed")  # of `StepArrays`
-# Clocks of a child: counts, and nanoseconds.
+# Clocks of a child, counts and nanoseconds: those of commands are numbered as they are.
 CLOCKS = ("env_step", "env_reset", "idle")
+IDLE = 2
 
 
 class SharedRows(NamedTuple):

@@ -63,7 +63,7 @@ def parts_of(told: bytes, ordinary: OrdinaryStep) -> tuple[list[NDArray[np.bool_
     """What the flags of a step say, with as few calls of numpy as possible.
 
     Returns:
-        The flags, in their order, those that say what they always say shared; where an episode ended. All read-only.
+        The flags, in their order, read-only, those that say what they always say shared; where an episode ended.
     """
     rows, shape, never, always = len(told) // len(FLAGS), ordinary.is_end.shape, ordinary.is_end, ordinary.is_active
     begins = told[:rows]

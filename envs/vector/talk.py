@@ -89,10 +89,11 @@ def answer(ask: Ask, batch: BatchEnv, first: int) -> Answer:
         except FAILURES as error:
             return Answer(ask.request, [], Failure.of(error, first + ask.indices[0], ask.what))
         return Answer(ask.request, results, None)
-    envs = getattr(batch, "envs", None) or [getattr(batch, "env", None)]
+    envs = getattr(batch, "envs", None)
     for index in ask.indices:
         try:
-            results.append(_ASKED[ask.what](envs[index if index < len(envs) else 0], *ask.arguments))
+            env = batch.env if envs is None else envs[index]  # type: ignore[attr-defined]  # one that is vectorised
+            results.append(_ASKED[ask.what](env, *ask.arguments))
         except FAILURES as error:
             return Answer(ask.request, [], Failure.of(error, first + index, ask.what))
     return Answer(ask.request, results, None)

@@ -32,6 +32,7 @@ from appo.envs.vector.errors import (
     EnvTimeout,
     EnvWorkerError,
     NotStepping,
+    VecEnvError,
     in_words,
 )
 from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
@@ -99,8 +100,9 @@ class VecEnv:
             options: for `reset` of every environment.
         """
         self._require_open()
+        seeds = self._seeds(self._all, seed)
         self._drop(self._all)
-        self._ask_reset(self._all, seed, options)
+        self._ask_reset(self._all, seeds, options)
 
     def reset(self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> StepBatch:
         """`async_reset`, and wait for all."""
@@ -122,8 +124,9 @@ class VecEnv:
         envs = self._checked_ids(env_ids)
         if not self._envs.steps_apart and len(envs) < self.num_envs:
             raise ValueError("these environments are one VectorEnv, which is reset as a whole: call reset()")
+        checked = self._seeds(envs, seeds)
         self._drop(envs)
-        self._ask_reset(envs, seeds, options)
+        self._ask_reset(envs, checked, options)
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.int64] | None = None) -> None:
         """Let environments step, each with its action.
@@ -145,8 +148,14 @@ class VecEnv:
         """`send`, with actions [n * A, W] in policy units as `appo.envs.api.BatchEnv.step` takes them."""
         envs = self._ready_ids(env_ids)
         agents = self.num_agents
+        self._check_rows(actions, len(envs))
         self._envs.rows.actions[rows_of_envs(envs, agents)] = actions
         self._envs.ask(envs, STEP)
+
+    def _check_rows(self, actions: NDArray[np.float32], number: int) -> None:
+        shape = (number * self.num_agents, self._envs.rows.actions.shape[1])
+        if np.shape(actions) != shape:  # one row would be taken for all
+            raise ValueError(f"rows of actions have shape {np.shape(actions)}; expected {shape}")
 
     def _ready_ids(self, env_ids: Any) -> NDArray[np.int64]:
         self._require_open()
@@ -203,16 +212,19 @@ class VecEnv:
         """`step`, with actions as `send_rows` takes them."""
         if not self._is_at_rest:
             self._ready_ids(None)
+        self._check_rows(actions, self.num_envs)
         self._envs.rows.actions[:] = actions
         return self._all_done(self._envs.step_all)
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment, or read an attribute that is none; one result each."""
-        return self._request("call", (name, args, kwargs), env_ids)
+        envs = self._ids(env_ids)
+        return self._request("call", envs, [(name, args, kwargs)] * len(envs))
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Read an attribute of each environment, of the outermost layer that has it."""
-        return self._request("get_attr", (name,), env_ids)
+        envs = self._ids(env_ids)
+        return self._request("get_attr", envs, [(name,)] * len(envs))
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: a list has one value for each, anything else is for all.
@@ -222,7 +234,7 @@ class VecEnv:
         """
         envs = self._ids(env_ids)
         given = self._per_env("values", values, len(envs))
-        self._envs.request("set_attr", envs, [(name, value) for value in given])
+        self._request("set_attr", envs, [(name, value) for value in given])
 
     def set_env_params(
         self, params: dict[str, Any] | list[dict[str, Any]], env_ids: Sequence[int] | None = None
@@ -235,7 +247,7 @@ class VecEnv:
         """
         envs = self._ids(env_ids)
         given = self._per_env("params", params, len(envs))
-        self._envs.request("set_env_params", envs, [(value,) for value in given])
+        self._request("set_env_params", envs, [(value,) for value in given])
         for env, value in zip(envs, given, strict=True):
             known = self._params.get(env, {}) | value
             self._params[env] = known
@@ -243,7 +255,8 @@ class VecEnv:
 
     def pop_stats(self) -> dict[str, Aggregate]:
         """What environments have counted and measured since the last call, see `appo.envs.api.EnvStatistics`."""
-        return put_together(self._request("pop_stats", (), None))
+        firsts = [group[0] for group in self._envs.together(self._ids(None))]
+        return put_together(self._envs.request("pop_stats", firsts, [()] * len(firsts)))
 
     def pop_timing(self) -> dict[str, dict[str, float]]:
         """Where processes of environments have spent their time since the last call: name -> count, total (seconds)."""
@@ -252,7 +265,6 @@ class VecEnv:
     def close(self, timeout: float = 10.0) -> CloseReport:
         """Close every environment and end every process, at the latest after `timeout` and two seconds."""
         if self._report is None:
-            self._is_at_rest = False
             self._report = self._envs.close(timeout)
         return self._report
 
@@ -266,8 +278,7 @@ class VecEnv:
         raise TypeError("a VecEnv has processes and cannot be pickled: pickle what it is made from, and make it again")
 
     def _receive_all(self) -> StepBatch:
-        self._envs.wait_for_all(self._all)
-        return self._all_done(self._envs.collect)
+        return self._all_done(self._envs.wait_and_collect)
 
     def _all_done(self, collect: Callable[[NDArray[np.int64]], dict[int, dict[str, Any]]]) -> StepBatch:
         """The results of all; when one has failed, those of the others are not left to come."""
@@ -275,7 +286,7 @@ class VecEnv:
             infos = collect(self._all)
         except BaseException as error:
             self._is_at_rest = False
-            if isinstance(error, EnvWorkerError):
+            if isinstance(error, VecEnvError):
                 self._envs.forget(self._all)
             raise
         self._is_at_rest = True
@@ -366,19 +377,19 @@ class VecEnv:
             self._episodes[envs] += begins
         self._episodes.flags.writeable = False
 
-    def _ask_reset(self, envs: NDArray[np.int64], seed: Any, options: dict[str, Any] | None) -> None:
-        if seed is not None or options is not None:
-            seeds = self._seeds(envs, seed)
-            self._envs.prepare_reset(envs.tolist(), seeds, options)
+    def _ask_reset(
+        self, envs: NDArray[np.int64], seeds: list[int | None] | None, options: dict[str, Any] | None
+    ) -> None:
+        if seeds is not None or options is not None:
+            self._envs.prepare_reset(envs.tolist(), seeds or [None] * len(envs), options)
         self._has_begun, self._is_at_rest = True, False
         self._envs.ask(envs, RESET)
 
-    def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None]:
-        if seed is None or isinstance(seed, int | np.integer):
-            run = None if seed is None else int(seed)
-            return [
-                None if run is None else first_seed(self._contexts[env]._replace(seed=run)) for env in envs.tolist()
-            ]
+    def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None] | None:
+        if seed is None:
+            return None
+        if isinstance(seed, int | np.integer):
+            return [first_seed(self._contexts[env]._replace(seed=int(seed))) for env in envs.tolist()]
         if len(seed) != len(envs):
             raise ValueError(f"{len(seed)} seeds for {len(envs)} environments")
         return [None if each is None else int(each) for each in seed]
@@ -394,12 +405,22 @@ class VecEnv:
                 log.warning("thrown away with what was under way: %s", str(error).splitlines()[0])
                 self._envs.forget(open_ones)
 
-    def _request(self, what: str, arguments: tuple[Any, ...], env_ids: Sequence[int] | None) -> list[Any]:
-        self._require_open()
-        envs = self._ids(env_ids)
-        return self._envs.request(what, envs, [arguments] * len(envs))
+    def _request(self, what: str, envs: list[int], arguments: list[tuple[Any, ...]]) -> list[Any]:
+        """Ask environments, each with its arguments; those that are one `VectorEnv` have one answer.
+
+        Raises:
+            ValueError: they cannot be told different things.
+        """
+        groups, given = self._envs.together(envs), dict(zip(envs, arguments, strict=True))
+        for group in groups:
+            if any(given[env] is not given[group[0]] and given[env] != given[group[0]] for env in group):
+                raise ValueError("these environments are one VectorEnv, which takes one value for all")
+        answers = self._envs.request(what, [group[0] for group in groups], [given[group[0]] for group in groups])
+        found = {env: result for group, result in zip(groups, answers, strict=True) for env in group}
+        return [found[env] for env in envs]
 
     def _ids(self, env_ids: Sequence[int] | None) -> list[int]:
+        self._require_open()
         return self._all.tolist() if env_ids is None else self._checked_ids(env_ids).tolist()
 
     def _checked_ids(self, env_ids: Any) -> NDArray[np.int64]:
