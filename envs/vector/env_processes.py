@@ -305,6 +305,7 @@ class EnvProcesses(AskedEnvs):
                     self._request += 1
                     asked.append((env, self._request))
                     self._asked_of[self._request] = worker
+                    worker.requests.append(self._request)
                     worker.post(Ask(self._request, what, [env - worker.envs.start], given))
             found = self._answers_to(what, asked, self.settings.reset_timeout_s + extra_s)
             return [found[env] for env in envs if env in found]
@@ -385,6 +386,7 @@ class EnvProcesses(AskedEnvs):
             self._selector.close()
             if self._segment is not None:
                 self._segment.close()
+                del self.rows, self._segment  # the memory goes with the last array that shows it
         seconds = time.monotonic() - began
         self._report = CloseReport(len(closed), len(terminated), len(killed), seconds, self.close_failures)
         return self._report
@@ -436,9 +438,12 @@ class EnvProcesses(AskedEnvs):
                     self._failures[message.failure.env_id] = message.failure
                 case Counted():
                     self.settings.count(message.is_bad_data)
-                case Answer() if message.request in self._asked_of:
-                    self._answers[message.request] = message
-                case Answer() if not message.request and message.failure is not None:  # to what nobody waits for
+                case Answer() if message.request:
+                    while worker.requests and worker.requests.popleft() != message.request:
+                        pass
+                    if message.request in self._asked_of:
+                        self._answers[message.request] = message
+                case Answer() if message.failure is not None:  # to what nobody waits for
                     self._failures[message.failure.env_id] = message.failure
                 case Garbled():
                     self._note_garbled(worker, message.error)
@@ -446,16 +451,15 @@ class EnvProcesses(AskedEnvs):
                     worker.is_closed = True
 
     def _note_garbled(self, worker: ProcessHandle, error: Exception) -> None:
-        """A message could not be put together: it may have been any that this process was to send."""
+        """A message could not be put together: that environments are built, or the oldest answer that is missing."""
         failure = Failure.of(error, worker.envs.start, "a message to this process")
         if not worker.is_ready:
             worker.failure = failure
             send_signal(worker.pid, signal.SIGKILL)
             return
         log.warning("environments %s sent what cannot be put together here: %r", in_words(worker.envs), error)
-        for request, asked in self._asked_of.items():
-            if asked is worker:
-                self._answers.setdefault(request, Answer(request, [], failure))
+        if worker.requests and (request := worker.requests.popleft()) in self._asked_of:
+            self._answers[request] = Answer(request, [], failure)
 
     def _begin(self, worker: ProcessHandle, ready: Ready) -> None:
         """Share memory with a process whose environments are built, and let it go on where the one before was.

@@ -9,6 +9,7 @@ import select
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -69,6 +70,7 @@ class ProcessHandle:
         self.late: tuple[list[int], float, str] | None = None  # why it was killed: environments, seconds, doing what
         self.deadline = 0.0  # by which it is ready
         self.waiting: list[bytes] = []  # messages until it is
+        self.requests: deque[int] = deque()  # that it has not answered, in the order of its answers
 
     @property
     def pid(self) -> int:
@@ -109,6 +111,7 @@ class ProcessHandle:
         self.is_ready = self.has_ended = self.is_closed = False
         self.failure = self.late = None
         self.waiting.clear()
+        self.requests.clear()
         self.process = process
         self.deadline = time.monotonic() + timeout_s * len(self.envs)
         self.pidfd = processes.watch(self.pid)

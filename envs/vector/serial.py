@@ -172,10 +172,7 @@ class SerialVecEnv:
         fill_common_case_of(self._rows_of_envs(indices), out)
         target = target_of(self._layout, out)
         self._num_steps += 1
-        chosen = self._actions.rows(actions[self._rows_of_envs(indices)])
-        if self._takes_groups:
-            rows = list(chosen)
-            chosen = [rows[first : first + agents] for first in range(0, len(rows), agents)]
+        chosen = self._per_env(actions[self._rows_of_envs(indices)])
         self._step_all(iter(zip([self._slots[index] for index in indices], chosen, strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
             for index in sorted({row // agents for row in self._values.bad_rows(out)} & set(indices)):

@@ -265,6 +265,8 @@ class VecEnv:
     def close(self, timeout: float = 10.0) -> CloseReport:
         """Close every environment and end every process, at the latest after `timeout` and two seconds."""
         if self._report is None:
+            self._is_at_rest = False
+            self._stopwatch.stop()
             self._report = self._envs.close(timeout)
         return self._report
 

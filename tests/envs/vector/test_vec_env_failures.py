@@ -197,9 +197,11 @@ class Slow(Echo):
         time.sleep(0.5 if context.env_id == 0 else 0.0)
 
 
-@pytest.mark.parametrize("where", [SERIAL, {"num_workers": 3, **FORKED}])
-def test_spaces_are_compared_with_those_of_the_first_environment(where):
-    with pytest.raises((ConfigError, EnvWorkerError), match=r"environments? 1"):
+@pytest.mark.parametrize(
+    ("where", "error"), [(SERIAL, EnvWorkerError), ({"num_workers": 3, **FORKED}, ConfigError)], ids=["serial", "each"]
+)
+def test_spaces_are_compared_with_those_of_the_first_environment(where, error):
+    with pytest.raises(error, match=r"environments? 1"):
         make_vec_env(Slow, 3, **where)
 
 
