@@ -15,16 +15,16 @@ from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.utils.files import AppendedFile, DiskFaults
 
-# The first charts of the tab "custom scalars".
-LAYOUT = {
+# The first charts of the tab "custom scalars", with their tags.
+CHARTS = {
     "run": {
-        "return": ["Multiline", ["0_aux/avg_reward", "0_aux/avg_true_reward", "eval/reward"]],
-        "episode length": ["Multiline", ["0_aux/avg_len"]],
-        "frames per second": ["Multiline", ["0_aux/_fps"]],
+        "return": ["0_aux/avg_reward", "0_aux/avg_true_reward", "eval/reward"],
+        "episode length": ["0_aux/avg_len"],
+        "frames per second": ["0_aux/_fps"],
     },
     "learning": {
-        "entropy": ["Multiline", ["train/entropy"]],
-        "change of the policy": ["Multiline", ["train/kl_divergence", "train/fraction_clipped"]],
+        "entropy": ["train/entropy"],
+        "change of the policy": ["train/kl_divergence", "train/fraction_clipped"],
     },
 }
 
@@ -94,7 +94,12 @@ def _described(options: Mapping[str, Any]) -> list[Any]:
     rows = [f"| {name} | {str(value).replace('|', '/')} |" for name, value in sorted(plain.items())]
     table = "\n".join(["| option | value |", "| --- | --- |", *rows])
     experiment, begin, _ = hparams(plain, {"0_aux/avg_reward": 0.0})  # the third says that all went well
-    return [custom_scalars(LAYOUT), text("options", table), experiment, begin]
+    # TensorBoard looks for tags that hold one of these expressions.
+    layout = {
+        group: {title: ["Multiline", [f"^{tag}$" for tag in tags]] for title, tags in charts.items()}
+        for group, charts in CHARTS.items()
+    }
+    return [custom_scalars(layout), text("options", table), experiment, begin]
 
 
 @contextmanager
