@@ -442,9 +442,9 @@ def test_tensorboard_files_begin_with_a_layout_and_the_options(run, clock):
     [layout] = found.Tensors("custom_scalars__config__")
     told = layout.tensor_proto.string_val[0]
     assert told.index(b"0_aux/avg_reward$") < told.index(b"0_aux/avg_len$") < told.index(b"0_aux/_fps$")
-    patterns = re.findall(r"\^[a-z0-9_/]+\$", told.decode())
+    patterns = re.findall(rb"\^[a-z0-9_/]+\$", told)
     tags = ["0_aux/avg_reward", "0_aux/avg_reward_min", "eval/reward", "eval/reward_sem", "0_aux/avg_len_max"]
-    shown = [tag for tag in tags if any(re.search(pattern, tag) for pattern in patterns)]
+    shown = [tag for tag in tags if any(re.search(pattern, tag.encode()) for pattern in patterns)]
     assert shown == ["0_aux/avg_reward", "eval/reward"], "TensorBoard searches tags for these expressions"
     [options] = [found.Tensors(tag) for tag in found.Tags()["tensors"] if tag.startswith("options")]
     assert b"| learning_rate | " in options[0].tensor_proto.string_val[0]
