@@ -12,6 +12,7 @@ each step.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,10 @@ from numpy.typing import NDArray
 
 from appo.algorithms.sampling.collector import EpisodeCollector
 from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
-from appo.algorithms.sampling.sampler_policies import CallablePolicy, ConstantPolicy, RandomPolicy, SamplerPolicy
+from appo.algorithms.sampling.sampler_policies import RandomPolicy, SamplerPolicy, choose_actions, policy_of
 from appo.algorithms.sampling.step_store import StepStore
-from appo.envs.api import EnvSpec
 from appo.envs.faults import Restarts
 from appo.envs.vector.make import make_vec_env
-from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.step_batch import KIND_STEP, StepBatch
 from appo.envs.vector.vec_env import VecEnv
@@ -60,10 +59,7 @@ class SamplerRecipe:
         Raises:
             ConfigError: a limit can have no meaning, or see `make_vec_env`.
         """
-        for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
+        self.check()
         most = min(core_count(), psutil.cpu_count(logical=False) or 1)
         workers = most if self.num_workers is None else self.num_workers
         number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
@@ -84,6 +80,17 @@ class SamplerRecipe:
         except BaseException:
             env.close()
             raise
+
+    def check(self) -> None:
+        """Refuse limits that can have no meaning.
+
+        Raises:
+            ConfigError: names the limit.
+        """
+        for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
 
 
 @dataclass(frozen=True)
@@ -109,27 +116,30 @@ class RolloutSampler:
                 observations; or a `SamplerPolicy`, as `load_policy` gives one.
             recipe: how it was built, with its limits.
             progress: show a bar, where there is a terminal.
+
+        Raises:
+            ConfigError: a limit can have no meaning, or not for these environments.
+            TypeError: the policy is nothing that can act.
+            ValueError: it is no action of these environments.
         """
         self.env, self.recipe = env, recipe or SamplerRecipe(None)
         self.total_env_steps = 0
         """Steps of environments so far, those of episodes that were dropped, too."""
         self.version = 0
         """Of the policy."""
-        if self.recipe.max_episode_length is not None and not env.steps_apart:
-            raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
+        self.recipe.check()
+        self._require_length_limit(self.recipe.max_episode_length)
         self._space_rows = SpaceRows((env.observation_space, env.action_space), env.spec)
         self.restored = self._space_rows.restored
         """Arrays of observations by name -> a batch of the observation space."""
-        if policy is None:
-            raise TypeError("None cannot act: 'random', an action, a function of observations, or a loaded policy can")
-        self._policies: list[SamplerPolicy]
-        self.update_policy(policy, 0)
+        self._policies = self._policies_of(policy)
         self._shows_progress = progress and sys.stderr.isatty()
         self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
-        self._surplus: list[Episode] = []  # finished, and not asked for yet
+        self._finished: deque[Episode] = deque()  # and not asked for yet
         self._discarded = 0
-        self._running = ""  # "samples" or "stream"
+        self._seed: int | None = None  # of the next reset
+        self._going_on = ""  # what can go on where it was: "samples" or "stream"
 
     def update_policy(self, policy: Any, version: int | None = None) -> None:
         """Use another policy, or other parameters of it, from the next action on.
@@ -140,20 +150,18 @@ class RolloutSampler:
             version: of the policy; None: one more than that before.
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: a list of another length, or no action of these environments.
             TypeError: it is nothing that can act.
         """
-        if isinstance(policy, list):
-            if len(policy) != self.env.num_envs:
-                raise ValueError(f"{len(policy)} policies for {self.env.num_envs} environments")
-            self._policies = [self._policy(each, env) for env, each in enumerate(policy)]
-        elif isinstance(policy, dict):
-            for each in {id(one): one for one in self._policies}.values():
+        if isinstance(policy, dict):
+            told: list[Any] = list({id(one): one for one in self._policies}.values())
+            for each in told:
                 if not hasattr(each, "set_parameters"):
                     raise TypeError(f"{type(each).__name__} has no set_parameters and takes no parameters")
+            for each in told:
                 each.set_parameters(policy)
         elif policy is not None:
-            self._policies = [self._policy(policy, 0)]
+            self._policies = self._policies_of(policy)
         self.version = self.version + 1 if version is None else version
 
     def update_envs(self, update: EnvUpdate | list[EnvUpdate | None] | None) -> None:
@@ -182,23 +190,25 @@ class RolloutSampler:
         """Whole episodes with at least so many steps together, in the order in which they end.
 
         Short episodes end first, so they are preferred: what is measured of them is biased where length and return go
-        together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call.
+        together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call; where one
+        raises, the next begins anew, without all that had been played and not given.
         """
         _require_count("num_steps", num_steps)
-        frames, aborted = self._begin("samples")
+        self._begin("samples")
+        frames, aborted = self._collector.frames, self._collector.aborted
         taken: list[Episode] = []
         steps = 0
         with self._progress("steps", num_steps) as advance:
-            while True:
-                while self._surplus and steps < num_steps:
-                    episode = self._surplus.pop(0)
-                    if self._is_new_enough(episode):
-                        taken.append(episode)
-                        steps += len(episode)
-                        advance(len(episode))
-                if steps >= num_steps:
-                    break
-                self._surplus += self._receive()
+            while steps < num_steps:
+                if not self._finished:
+                    self._finished += self._receive()
+                    continue
+                episode = self._finished.popleft()
+                if self._is_new_enough(episode):
+                    taken.append(episode)
+                    steps += len(episode)
+                    advance(len(episode))
+        self._going_on = "samples"
         return self._batch(taken, frames, aborted)
 
     def obtain_exact_episodes(self, n_per_env: int, *, max_episode_length: int | None = None) -> EpisodeBatch:
@@ -209,10 +219,14 @@ class RolloutSampler:
         Args:
             n_per_env: episodes.
             max_episode_length: steps after which an episode is cut; None: as the recipe says.
+
+        Raises:
+            ConfigError: these environments cannot be cut.
         """
         _require_count("n_per_env", n_per_env)
         if max_episode_length is not None:
             _require_count("max_episode_length", max_episode_length)
+            self._require_length_limit(max_episode_length)
         self._restart(np.full(self.env.num_envs, n_per_env))
         frames, aborted = self._collector.frames, self._collector.aborted
         episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
@@ -224,11 +238,38 @@ class RolloutSampler:
         return self._batch([episode for of_env in episodes for episode in of_env], frames, aborted)
 
     def stream(self, fragment_len: int) -> Iterator[Episode]:
-        """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other."""
+        """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other.
+
+        Another stream, or this one after others were asked for a while, goes on where the last one was.
+        """
         _require_count("fragment_len", fragment_len)
         while True:
             self._begin("stream")
-            yield from [episode for episode in self._receive(fragment_len=fragment_len) if self._is_new_enough(episode)]
+            while not self._finished:
+                self._finished += self._receive(fragment_len=fragment_len)
+            fragment = self._finished.popleft()
+            self._going_on = "stream"
+            if self._is_new_enough(fragment):
+                yield fragment
+
+    def reset(self, seed: int | None = None) -> None:
+        """Let the next call begin anew: episodes under way, and those that were not asked for yet, are dropped.
+
+        Args:
+            seed: of the environments, and of random actions; None: their random numbers go on.
+
+        Raises:
+            ConfigError: the environments take no seed.
+            ValueError: it is none.
+        """
+        if seed is not None:
+            _require_count("seed", seed, least=0)
+        if seed is not None and not self.env.steps_apart:
+            raise ConfigError(f"seed={seed}: a VectorEnv is given its seed where it is made")
+        self._going_on, self._seed = "", seed
+        for place, policy in enumerate(self._policies):
+            if seed is not None and isinstance(policy, RandomPolicy):
+                policy.seed(seed + place)
 
     def close(self, timeout: float = 10.0) -> None:
         """Close the environments."""
@@ -243,20 +284,24 @@ class RolloutSampler:
     def __reduce__(self) -> Any:
         raise TypeError("a sampler has processes and cannot be pickled: pickle its recipe, and build it again")
 
-    def _begin(self, what: str) -> tuple[int, int]:
-        """Go on with what was done last, or begin; frames and aborted episodes until now."""
-        if self._running != what:
+    def _begin(self, what: str) -> None:
+        """Go on with what was done last, or begin anew.
+
+        Until a call has come to its end, nothing can go on: where it raises, some environments may have been received
+        and not been sent to again, and the next call has to reset them all.
+        """
+        if self._going_on != what:
             self._restart(None)
-            self._running = what
-        return self._collector.frames, self._collector.aborted
+        self._going_on = ""
 
     def _restart(self, episodes: NDArray[np.int64] | None) -> None:
         self._collector = EpisodeCollector(self.env.spec, self.env.num_envs, episodes)
         self._store.clear()
-        self._surplus.clear()
+        self._finished.clear()
         self._discarded = 0
-        self._running = ""
-        self.env.async_reset()
+        self._going_on = ""
+        seed, self._seed = self._seed, None
+        self.env.async_reset(seed)
 
     def _receive(self, limit: int | None = None, fragment_len: int | None = None) -> list[Episode]:
         """Take what is ready and let these environments go on; the episodes, or fragments, that ended."""
@@ -311,30 +356,10 @@ class RolloutSampler:
     def _act(self, envs: NDArray[np.int64]) -> None:
         agents, store = self.env.num_agents, self._store
         observations = {name: array[envs] for name, array in store.latest.items()}
-        is_first = store.is_first[envs]
-        actions: NDArray[np.float32]
-        if len(self._policies) == 1:
-            actions = self._decide(self._policies[0], envs, observations, is_first)
-        else:
-            decided = []
-            for place, env in enumerate(envs.tolist()):
-                seen = {name: array[place : place + 1] for name, array in observations.items()}
-                one = slice(place, place + 1)
-                decided.append(self._decide(self._policies[env], envs[one], seen, is_first[one]))
-            actions = np.concatenate(decided)
+        actions = choose_actions(self._policies, envs, observations, store.is_first[envs], agents)
         store.actions[envs] = actions.reshape(store.actions[envs].shape)
         store.versions[envs] = self.version
         self.env.send_rows(actions.reshape(len(envs) * agents, -1), envs)
-
-    def _decide(
-        self, policy: SamplerPolicy, envs: NDArray[np.int64], observations: dict[str, NDArray[Any]], is_first: Any
-    ) -> NDArray[np.float32]:
-        agents = self.env.num_agents
-        if agents == 1:
-            return policy.act_rows(envs, observations, is_first)
-        rows = rows_of_envs(envs, agents)
-        flat = {name: array.reshape(len(rows), *array.shape[2:]) for name, array in observations.items()}
-        return policy.act_rows(rows, flat, is_first.ravel())
 
     def _is_new_enough(self, episode: Episode) -> bool:
         lag = self.recipe.max_policy_lag
@@ -348,38 +373,27 @@ class RolloutSampler:
         collector = self._collector
         return EpisodeBatch(tuple(episodes), discarded, collector.aborted - aborted, collector.frames - frames)
 
-    def _policy(self, policy: Any, env: int) -> SamplerPolicy:
-        if isinstance(policy, str):
-            if policy != "random":
-                raise TypeError(f"{policy!r} is no policy; by name there is 'random'")
-            return RandomPolicy(self.env.spec, self.env.num_envs, self.recipe.seed + env)
-        if isinstance(policy, SamplerPolicy):
-            known = getattr(policy, "spec", None)
-            if isinstance(known, EnvSpec) and _layout(known) != _layout(self.env.spec):
-                raise TypeError(
-                    f"a policy for observations and actions {_layout(known)} cannot act in these environments, which "
-                    f"have {_layout(self.env.spec)}"
-                )
-            return policy
-        if isinstance(policy, int | float | np.number | np.ndarray | list | tuple):
-            return ConstantPolicy(policy, self.env.spec.actions)
-        if callable(policy):
-            return CallablePolicy(policy, self._space_rows.stored)
-        raise TypeError(f"{policy!r} cannot act")
+    def _policies_of(self, given: Any) -> list[SamplerPolicy]:
+        """One for all environments, or one for each."""
+        number = self.env.num_envs
+        if isinstance(given, list) and len(given) != number:
+            raise ValueError(f"{len(given)} policies for {number} environments")
+        return [
+            policy_of(each, self.env.spec, number, self.recipe.seed + place, self._space_rows)
+            for place, each in enumerate(given if isinstance(given, list) else [given])
+        ]
+
+    def _require_length_limit(self, limit: int | None) -> None:
+        if limit is not None and not self.env.steps_apart:
+            raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
 
     def _progress(self, unit: str, total: int) -> _Progress:
         return _Progress(unit, total if self._shows_progress else None)
 
 
-def _layout(spec: EnvSpec) -> tuple[Any, ...]:
-    """What a network has to fit to."""
-    observations = tuple((leaf.name, leaf.shape) for leaf in spec.observations)
-    return observations, tuple((leaf.kind, leaf.size) for leaf in spec.actions)
-
-
-def _require_count(name: str, value: Any) -> None:
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+def _require_count(name: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
 
 
 class _Progress:
