@@ -28,7 +28,7 @@ from appo.algorithms.sampling.step_store import StepStore
 from appo.envs.faults import Restarts
 from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.step_batch import KIND_STEP, StepBatch
+from appo.envs.vector.step_batch import KIND_STEP
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
@@ -125,6 +125,8 @@ class RolloutSampler:
         self.env, self.recipe = env, recipe or SamplerRecipe(None)
         self.total_env_steps = 0
         """Steps of environments so far, those of episodes that were dropped, too."""
+        self.total_discarded_steps = 0
+        """Steps so far that are left out because of `max_policy_lag`."""
         self.version = 0
         """Of the policy."""
         self.recipe.check()
@@ -137,9 +139,8 @@ class RolloutSampler:
         self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
         self._finished: deque[Episode] = deque()  # and not asked for yet
-        self._discarded = 0
         self._seed: int | None = None  # of the next reset
-        self._going_on = ""  # what can go on where it was: "samples" or "stream"
+        self._going_on = ""  # what the next call can go on with: "samples" or "fragments"; else it begins anew
 
     def update_policy(self, policy: Any, version: int | None = None) -> None:
         """Use another policy, or other parameters of it, from the next action on.
@@ -186,30 +187,38 @@ class RolloutSampler:
             for name, *arguments in each.calls:
                 self.env.call(name, *arguments, env_ids=[env_id])
 
-    def obtain_samples(self, num_steps: int) -> EpisodeBatch:
-        """Whole episodes with at least so many steps together, in the order in which they end.
+    def obtain_samples(self, num_steps: int, *, complete_episodes: bool = True) -> EpisodeBatch:
+        """Episodes with at least so many steps together, in the order in which they end.
 
-        Short episodes end first, so they are preferred: what is measured of them is biased where length and return go
-        together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call; where one
-        raises, the next begins anew, without all that had been played and not given.
+        Short episodes end first, so they are preferred: what is measured of whole ones is biased where length and
+        return go together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call;
+        where one raises, the next begins anew, without all that had been played and not given.
+
+        Args:
+            num_steps: of environments.
+            complete_episodes: give whole episodes only. False: also what has been played of those that go on, as soon
+                as there are enough steps; the next call, or a `stream`, gives what follows.
         """
         _require_count("num_steps", num_steps)
-        self._begin("samples")
-        frames, aborted = self._collector.frames, self._collector.aborted
+        what = "samples" if complete_episodes else "fragments"
+        self._begin(what)
+        before = self._counted()
         taken: list[Episode] = []
         steps = 0
         with self._progress("steps", num_steps) as advance:
             while steps < num_steps:
                 if not self._finished:
                     self._finished += self._receive()
+                    if not complete_episodes and steps + self._num_waiting >= num_steps:
+                        self._finished += self._fragments(np.flatnonzero(self._store.num_kept))
                     continue
                 episode = self._finished.popleft()
                 if self._is_new_enough(episode):
                     taken.append(episode)
                     steps += len(episode)
                     advance(len(episode))
-        self._going_on = "samples"
-        return self._batch(taken, frames, aborted)
+        self._going_on = what
+        return self._batch(taken, before)
 
     def obtain_exact_episodes(self, n_per_env: int, *, max_episode_length: int | None = None) -> EpisodeBatch:
         """So many episodes of each environment, from their beginning, in the order of the environments.
@@ -228,27 +237,29 @@ class RolloutSampler:
             _require_count("max_episode_length", max_episode_length)
             self._require_length_limit(max_episode_length)
         self._restart(np.full(self.env.num_envs, n_per_env))
-        frames, aborted = self._collector.frames, self._collector.aborted
+        before = self._counted()
         episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
         with self._progress("episodes", n_per_env * self.env.num_envs) as advance:
             while not self._collector.is_full:
                 for episode in self._receive(max_episode_length):
                     episodes[episode.env_id].append(episode)
                     advance(1)
-        return self._batch([episode for of_env in episodes for episode in of_env], frames, aborted)
+        return self._batch([episode for of_env in episodes for episode in of_env], before)
 
     def stream(self, fragment_len: int) -> Iterator[Episode]:
-        """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other.
+        """Fragments of episodes for ever: so many steps, fewer where an episode ends.
 
-        Another stream, or this one after others were asked for a while, goes on where the last one was.
+        Those of an environment follow each other, also in another stream that takes the place of one that was left. Two
+        things leave a gap, which `number` and `start` of the next fragment show: an environment that was lost, and
+        `max_policy_lag`, see `total_discarded_steps`.
         """
         _require_count("fragment_len", fragment_len)
         while True:
-            self._begin("stream")
+            self._begin("fragments")
             while not self._finished:
                 self._finished += self._receive(fragment_len=fragment_len)
             fragment = self._finished.popleft()
-            self._going_on = "stream"
+            self._going_on = "fragments"
             if self._is_new_enough(fragment):
                 yield fragment
 
@@ -298,7 +309,6 @@ class RolloutSampler:
         self._collector = EpisodeCollector(self.env.spec, self.env.num_envs, episodes)
         self._store.clear()
         self._finished.clear()
-        self._discarded = 0
         self._going_on = ""
         seed, self._seed = self._seed, None
         self.env.async_reset(seed)
@@ -308,22 +318,21 @@ class RolloutSampler:
         batch = self.env.recv()
         store, collector = self._store, self._collector
         self.total_env_steps += int(np.count_nonzero(batch.kind == KIND_STEP))
-        numbers = store.numbers[batch.env_ids].copy()
         wanted = collector.wants(batch.env_ids)
-        store.add(batch)
         collector.add(batch)
+        is_over = collector.ended
+        store.add(batch, is_over)
         ended: list[Episode] = []
-        for place in np.flatnonzero(collector.ended).tolist():
-            episode = self._finish(batch, place, int(numbers[place]))
+        for place in np.flatnonzero(is_over).tolist():
+            episode = store.take(int(batch.env_ids[place]), self._space_rows, ends=True)
             ended += [episode] if wanted[place] else []
         limit = self.recipe.max_episode_length if limit is None else limit
-        too_long = ~collector.ended & (store.lengths[batch.env_ids] >= (limit or np.inf))
-        for place in np.flatnonzero(too_long).tolist():
-            ended.append(self._cut(batch, place))
+        too_long = ~is_over & (store.lengths[batch.env_ids] >= (limit or np.inf))
+        ended += [self._cut(env) for env in batch.env_ids[too_long].tolist()]
         if fragment_len is not None:
-            is_full = ~collector.ended & ~too_long & (store.num_kept[batch.env_ids] >= fragment_len)
-            ended += [self._fragment(batch, place) for place in np.flatnonzero(is_full).tolist()]
-        store.show(batch)
+            is_full = ~is_over & ~too_long & (store.num_kept[batch.env_ids] >= fragment_len)
+            ended += self._fragments(batch.env_ids[is_full])
+        store.begin(batch, is_over)
         going_on = batch.env_ids[collector.wants(batch.env_ids) & ~too_long]
         if not self.env.steps_apart and not collector.is_full:
             going_on = batch.env_ids  # all step together: what some play beyond their share is left out
@@ -331,27 +340,23 @@ class RolloutSampler:
             self._act(going_on)
         return ended
 
-    def _finish(self, batch: StepBatch, place: int, number: int) -> Episode:
-        env = int(batch.env_ids[place])
-        final = {name: array[place] for name, array in batch.final_obs.items()}
-        info = batch.infos.get(place * self.env.num_agents, {})
-        return self._store.take(env, number, final, info, self._space_rows)
-
-    def _cut(self, batch: StepBatch, place: int) -> Episode:
+    def _cut(self, env: int) -> Episode:
         """End an episode that has become too long, and let its environment begin another one."""
-        env = int(batch.env_ids[place])
         self._store.truncate(env)
-        final = {name: array[place] for name, array in batch.obs.items()}
-        episode = self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows)
+        episode = self._store.take(env, self._space_rows, ends=True)
         self._collector.close_episode(env)
         if self._collector.wants(np.array([env]))[0]:
             self.env.reset_envs([env])
         return episode
 
-    def _fragment(self, batch: StepBatch, place: int) -> Episode:
-        env = int(batch.env_ids[place])
-        final = {name: array[place] for name, array in batch.obs.items()}
-        return self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows, ends=False)
+    def _fragments(self, envs: NDArray[np.int64]) -> list[Episode]:
+        """What environments have gathered of episodes that go on."""
+        return [self._store.take(env, self._space_rows, ends=False) for env in envs.tolist()]
+
+    @property
+    def _num_waiting(self) -> int:
+        """Steps that have been played and not asked for."""
+        return sum(len(episode) for episode in self._finished) + int(self._store.num_kept.sum())
 
     def _act(self, envs: NDArray[np.int64]) -> None:
         agents, store = self.env.num_agents, self._store
@@ -365,13 +370,16 @@ class RolloutSampler:
         lag = self.recipe.max_policy_lag
         if lag is None or episode.versions.min(initial=self.version) >= self.version - lag:
             return True
-        self._discarded += len(episode)
+        self.total_discarded_steps += len(episode)
         return False
 
-    def _batch(self, episodes: list[Episode], frames: int, aborted: int) -> EpisodeBatch:
-        discarded, self._discarded = self._discarded, 0
-        collector = self._collector
-        return EpisodeBatch(tuple(episodes), discarded, collector.aborted - aborted, collector.frames - frames)
+    def _counted(self) -> tuple[int, int, int]:
+        """Steps that are left out, aborted episodes and frames, since everything began."""
+        return self.total_discarded_steps, self._collector.aborted, self._collector.frames
+
+    def _batch(self, episodes: list[Episode], before: tuple[int, int, int]) -> EpisodeBatch:
+        """`before`: what was `_counted` when the call began."""
+        return EpisodeBatch(tuple(episodes), *(now - then for now, then in zip(self._counted(), before, strict=True)))
 
     def _policies_of(self, given: Any) -> list[SamplerPolicy]:
         """One for all environments, or one for each."""
