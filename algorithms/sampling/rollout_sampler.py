@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,13 @@ import psutil
 from numpy.typing import NDArray
 
 from appo.algorithms.sampling.collector import EpisodeCollector
+from appo.algorithms.sampling.env_update import EnvChanges, EnvUpdate
 from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
-from appo.algorithms.sampling.sampler_policies import RandomPolicy, SamplerPolicy, choose_actions, policy_of
+from appo.algorithms.sampling.progress_bar import ProgressBar
+from appo.algorithms.sampling.sampler_policies import RandomPolicy, choose_actions, policies_of
 from appo.algorithms.sampling.step_store import StepStore
 from appo.envs.faults import Restarts
+from appo.envs.replaceable import replaceable
 from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.step_batch import KIND_STEP
@@ -48,6 +51,7 @@ class SamplerRecipe:
     restarts: Restarts = field(default_factory=lambda: Restarts("restart"))
     step_timeout: float | None = None
     options: Any = None  # of the family of a named environment
+    replaceable: bool = False  # `EnvUpdate` may put other environments in their places
 
     def build(self, policy: Any = "random", *, progress: bool = False) -> RolloutSampler:
         """Start the processes.
@@ -67,7 +71,7 @@ class SamplerRecipe:
         if workers:
             processes = {"backend": "subproc", "num_workers": min(workers, number), "start_method": self.start_method}
         env = make_vec_env(
-            self.env,
+            replaceable(self.env) if self.replaceable else self.env,
             self.num_envs,
             seed=self.seed,
             restarts=self.restarts,
@@ -91,15 +95,6 @@ class SamplerRecipe:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or value < least):
                 raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
-
-
-@dataclass(frozen=True)
-class EnvUpdate:
-    """What `update_envs` does to an environment: set some of its parameters, attributes, or call methods of it."""
-
-    params: Mapping[str, Any] | None = None
-    attributes: Mapping[str, Any] | None = None
-    calls: Sequence[tuple[Any, ...]] = ()  # (method, *arguments)
 
 
 class RolloutSampler:
@@ -134,11 +129,14 @@ class RolloutSampler:
         self._space_rows = SpaceRows((env.observation_space, env.action_space), env.spec)
         self.restored = self._space_rows.restored
         """Arrays of observations by name -> a batch of the observation space."""
-        self._policies = self._policies_of(policy)
+        self._policies = policies_of(policy, env.spec, env.num_envs, self.recipe.seed, self._space_rows)
+        told = self.recipe
+        self._changes = EnvChanges(env, told.seed, told.options, is_replaceable=told.replaceable)
         self._shows_progress = progress and sys.stderr.isatty()
         self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
         self._finished: deque[Episode] = deque()  # and not asked for yet
+        self._has_begun = False
         self._seed: int | None = None  # of the next reset
         self._going_on = ""  # what the next call can go on with: "samples" or "fragments"; else it begins anew
 
@@ -162,30 +160,28 @@ class RolloutSampler:
             for each in told:
                 each.set_parameters(policy)
         elif policy is not None:
-            self._policies = self._policies_of(policy)
+            self._policies = policies_of(policy, self.env.spec, self.env.num_envs, self.recipe.seed, self._space_rows)
         self.version = self.version + 1 if version is None else version
 
     def update_envs(self, update: EnvUpdate | list[EnvUpdate | None] | None) -> None:
         """Change environments, all alike or each in its way.
 
+        Where one is replaced or changed by a function, the next call begins anew, with a reset of all of them.
+
         Raises:
             ValueError: a list of another length.
-            TypeError: it is no `EnvUpdate`.
+            TypeError: it is no `EnvUpdate`, or holds something that is no environment or no function.
+            ConfigError: these environments cannot be replaced, or no environment has such a name.
+            EnvWorkerError: an environment could not be updated; those before it have been.
         """
-        updates = update if isinstance(update, list) else [update] * self.env.num_envs
-        if len(updates) != self.env.num_envs:
-            raise ValueError(f"{len(updates)} updates for {self.env.num_envs} environments")
+        updates = self._changes.checked(update)
+        if any(each is not None and each.needs_reset for each in updates):
+            self._going_on = ""
+            if self._has_begun:
+                self.env.reset()  # so that nothing is under way
         for env_id, each in enumerate(updates):
-            if each is None:
-                continue
-            if not isinstance(each, EnvUpdate):
-                raise TypeError(f"{each!r} is no EnvUpdate")
-            if each.params:
-                self.env.set_env_params(dict(each.params), [env_id])
-            for name, value in (each.attributes or {}).items():
-                self.env.set_attr(name, [value], [env_id])
-            for name, *arguments in each.calls:
-                self.env.call(name, *arguments, env_ids=[env_id])
+            if each is not None:
+                self._changes.apply(env_id, each)
 
     def obtain_samples(self, num_steps: int, *, complete_episodes: bool = True) -> EpisodeBatch:
         """Episodes with at least so many steps together, in the order in which they end.
@@ -310,7 +306,11 @@ class RolloutSampler:
         self._store.clear()
         self._finished.clear()
         self._going_on = ""
-        seed, self._seed = self._seed, None
+        seed: Any = self._seed
+        if seed is None and self._changes.seeds:
+            seed = [self._changes.seeds.get(env) for env in range(self.env.num_envs)]
+        self._has_begun, self._seed = True, None
+        self._changes.seeds.clear()
         self.env.async_reset(seed)
 
     def _receive(self, limit: int | None = None, fragment_len: int | None = None) -> list[Episode]:
@@ -381,48 +381,14 @@ class RolloutSampler:
         """`before`: what was `_counted` when the call began."""
         return EpisodeBatch(tuple(episodes), *(now - then for now, then in zip(self._counted(), before, strict=True)))
 
-    def _policies_of(self, given: Any) -> list[SamplerPolicy]:
-        """One for all environments, or one for each."""
-        number = self.env.num_envs
-        if isinstance(given, list) and len(given) != number:
-            raise ValueError(f"{len(given)} policies for {number} environments")
-        return [
-            policy_of(each, self.env.spec, number, self.recipe.seed + place, self._space_rows)
-            for place, each in enumerate(given if isinstance(given, list) else [given])
-        ]
-
     def _require_length_limit(self, limit: int | None) -> None:
         if limit is not None and not self.env.steps_apart:
             raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
 
-    def _progress(self, unit: str, total: int) -> _Progress:
-        return _Progress(unit, total if self._shows_progress else None)
+    def _progress(self, unit: str, total: int) -> ProgressBar:
+        return ProgressBar(unit, total if self._shows_progress else None)
 
 
 def _require_count(name: str, value: Any, least: int = 1) -> None:
     if not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
-
-
-class _Progress:
-    """A bar in a terminal; without a total, nothing."""
-
-    def __init__(self, unit: str, total: int | None) -> None:
-        self._unit, self._total = unit, total
-        self._bar: Any = None
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self._total is None:
-            return lambda number: None
-        from rich.progress import Progress
-
-        from appo.utils.logs import terminal
-
-        self._bar = Progress(console=terminal(stderr=True), transient=True)
-        self._bar.start()
-        task = self._bar.add_task(self._unit, total=self._total)
-        return lambda number: self._bar.advance(task, number)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -145,6 +145,18 @@ def policy_of(given: Any, spec: EnvSpec, num_envs: int, seed: int, space_rows: S
     raise TypeError(f"{given!r} cannot act: 'random', an action, a function of observations, or a loaded policy can")
 
 
+def policies_of(given: Any, spec: EnvSpec, num_envs: int, seed: int, space_rows: SpaceRows) -> list[SamplerPolicy]:
+    """One policy for all environments, or of a list one for each of them; see `policy_of`.
+
+    Raises:
+        ValueError: the list has another length.
+    """
+    if isinstance(given, list) and len(given) != num_envs:
+        raise ValueError(f"{len(given)} policies for {num_envs} environments")
+    several = given if isinstance(given, list) else [given]
+    return [policy_of(each, spec, num_envs, seed + place, space_rows) for place, each in enumerate(several)]
+
+
 def choose_actions(
     policies: Sequence[SamplerPolicy],
     envs: NDArray[np.int64],

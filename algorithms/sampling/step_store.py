@@ -58,8 +58,8 @@ class StepStore:
         """Nothing was gathered, every environment is before its first episode."""
         for counter in (self._place, self.numbers, self.lengths, self.num_kept):
             counter[:] = 0
-        for each in (*self._pieces, *self._told, *self._newest_told):
-            each.clear()
+        for env in range(len(self.numbers)):
+            self._clear_pieces(env)
 
     def add(self, batch: StepBatch, is_over: NDArray[np.bool_]) -> None:
         """Add steps to the episodes that they belong to; where one begins after a failure, forget the one before.
@@ -175,8 +175,12 @@ class StepStore:
     def _forget(self, env: int) -> None:
         self.numbers[env] += int(self.lengths[env] > 0)
         self._place[env] = self.lengths[env] = self.num_kept[env] = 0
-        for each in (self._pieces, self._told, self._newest_told):
-            each[env].clear()
+        self._clear_pieces(env)
+
+    def _clear_pieces(self, env: int) -> None:
+        self._pieces[env].clear()
+        self._told[env].clear()
+        self._newest_told[env].clear()
 
     def _cut_out(self, env: int) -> None:
         count = int(self._place[env])

@@ -24,7 +24,7 @@ class Told(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        info = {"is_active": self.steps % 2 == 1}
+        info: dict = {"is_active": self.steps % 2 == 1}
         if self.steps in (2, 4):
             info |= {"true_reward": self.steps * 10.0, "episode_extra_stats": {"steps": self.steps}}
         return np.full(1, self.steps, np.float32), 1.0, self.steps == 4, False, info
@@ -125,7 +125,8 @@ def test_infos_of_a_lost_episode_are_not_those_of_the_next(build):
             if self.steps == 3 and not Fails.has_failed:
                 Fails.has_failed = True
                 raise ValueError("once")
-            return super().step(action)
+            *rest, info = super().step(action)
+            return *rest, info if Fails.has_failed else {"true_reward": -1.0}
 
     batch = build(Fails, 1, 0).obtain_exact_episodes(1)
     assert batch.aborted == 1

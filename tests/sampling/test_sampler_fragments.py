@@ -74,7 +74,8 @@ def test_samples_of_incomplete_episodes_are_all_that_was_played(build, workers):
 
 def test_incomplete_episodes_are_those_that_complete_ones_would_be_when_joined(build):
     whole = build("CartPole-v1", 3, 2, seed=4).obtain_exact_episodes(2)
-    sampler, parts = build("CartPole-v1", 3, 0, seed=4), {}
+    sampler = build("CartPole-v1", 3, 0, seed=4)
+    parts: dict = {}
     while not all((env, 1) in parts and parts[env, 1][-1].ends for env in range(3)):
         for episode in sampler.obtain_samples(10, complete_episodes=False):
             parts.setdefault((episode.env_id, episode.number), []).append(episode)
