@@ -156,8 +156,10 @@ class EpisodeBatch(Sequence[Episode]):
             metadata: for `minari.create_dataset_from_buffers`.
 
         Raises:
-            ConfigError: Minari is not installed, or there are several agents.
+            ConfigError: Minari is not installed, there are several agents, or episodes are not whole.
         """
+        if not all(episode.begins and episode.ends for episode in self.episodes):
+            raise ConfigError("a Minari data set has whole episodes; these are fragments, see `save`")
         if self.episodes and self.episodes[0].rewards.ndim > 1:
             raise ConfigError("a Minari data set has one agent; these episodes have several, see `save`")
         try:

@@ -7,15 +7,15 @@ from typing import Any
 
 
 class ProgressBar:
-    """A bar in a terminal; without a total, nothing."""
+    """A bar on the error stream; entered, it gives a function that is told how many units have been done since."""
 
-    def __init__(self, unit: str, total: int | None) -> None:
-        """Of so many units; None: nothing is shown."""
-        self._unit, self._total = unit, total
+    def __init__(self, unit: str, total: int, *, is_shown: bool) -> None:
+        """Of so many units."""
+        self._unit, self._total, self._is_shown = unit, total, is_shown
         self._bar: Any = None
 
     def __enter__(self) -> Callable[[int], None]:
-        if self._total is None:
+        if not self._is_shown:
             return lambda number: None
         from rich.progress import Progress
 

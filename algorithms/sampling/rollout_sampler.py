@@ -66,10 +66,12 @@ class SamplerRecipe:
         self.check()
         most = min(core_count(), psutil.cpu_count(logical=False) or 1)
         workers = most if self.num_workers is None else self.num_workers
-        number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
+        number = len(self.env) if self.num_envs is None and isinstance(self.env, list | tuple) else self.num_envs
         processes: dict[str, Any] = {"backend": "serial"}
         if workers:
-            processes = {"backend": "subproc", "num_workers": min(workers, number), "start_method": self.start_method}
+            if isinstance(number, int | np.integer) and number > 0:  # any other is refused below
+                workers = min(workers, int(number))
+            processes = {"backend": "subproc", "num_workers": workers, "start_method": self.start_method}
         env = make_vec_env(
             replaceable(self.env) if self.replaceable else self.env,
             self.num_envs,
@@ -86,11 +88,17 @@ class SamplerRecipe:
             raise
 
     def check(self) -> None:
-        """Refuse limits that can have no meaning.
+        """Refuse numbers that can have no meaning.
 
         Raises:
-            ConfigError: names the limit.
+            ConfigError: names the number.
         """
+        if not isinstance(self.seed, int | np.integer) or self.seed < 0:
+            raise ConfigError(f"seed={self.seed!r} has to be a whole number of at least 0")
+        if self.num_workers == 0 and self.step_timeout is not None:
+            raise ConfigError(
+                f"step_timeout={self.step_timeout!r} needs processes, of which num_workers=0 has none; nearest: 1"
+            )
         for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or value < least):
@@ -130,8 +138,7 @@ class RolloutSampler:
         self.restored = self._space_rows.restored
         """Arrays of observations by name -> a batch of the observation space."""
         self._policies = policies_of(policy, env.spec, env.num_envs, self.recipe.seed, self._space_rows)
-        told = self.recipe
-        self._changes = EnvChanges(env, told.seed, told.options, is_replaceable=told.replaceable)
+        self._changes = EnvChanges(env, self.recipe.seed, self.recipe.options, is_replaceable=self.recipe.replaceable)
         self._shows_progress = progress and sys.stderr.isatty()
         self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
@@ -149,9 +156,11 @@ class RolloutSampler:
             version: of the policy; None: one more than that before.
 
         Raises:
-            ValueError: a list of another length, or no action of these environments.
+            ValueError: a list of another length, no action of these environments, or no version.
             TypeError: it is nothing that can act.
         """
+        version = self.version + 1 if version is None else version
+        _require_count("version", version, least=0)
         if isinstance(policy, dict):
             told: list[Any] = list({id(one): one for one in self._policies}.values())
             for each in told:
@@ -161,7 +170,7 @@ class RolloutSampler:
                 each.set_parameters(policy)
         elif policy is not None:
             self._policies = policies_of(policy, self.env.spec, self.env.num_envs, self.recipe.seed, self._space_rows)
-        self.version = self.version + 1 if version is None else version
+        self.version = version
 
     def update_envs(self, update: EnvUpdate | list[EnvUpdate | None] | None) -> None:
         """Change environments, all alike or each in its way.
@@ -201,11 +210,12 @@ class RolloutSampler:
         before = self._counted()
         taken: list[Episode] = []
         steps = 0
-        with self._progress("steps", num_steps) as advance:
+        with ProgressBar("steps", num_steps, is_shown=self._shows_progress) as advance:
             while steps < num_steps:
                 if not self._finished:
                     self._finished += self._receive()
-                    if not complete_episodes and steps + self._num_waiting >= num_steps:
+                    waiting = sum(map(len, self._finished)) + int(self._store.num_kept.sum())
+                    if not complete_episodes and steps + waiting >= num_steps:
                         self._finished += self._fragments(np.flatnonzero(self._store.num_kept))
                     continue
                 episode = self._finished.popleft()
@@ -235,7 +245,8 @@ class RolloutSampler:
         self._restart(np.full(self.env.num_envs, n_per_env))
         before = self._counted()
         episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
-        with self._progress("episodes", n_per_env * self.env.num_envs) as advance:
+        total = n_per_env * self.env.num_envs
+        with ProgressBar("episodes", total, is_shown=self._shows_progress) as advance:
             while not self._collector.is_full:
                 for episode in self._receive(max_episode_length):
                     episodes[episode.env_id].append(episode)
@@ -271,12 +282,12 @@ class RolloutSampler:
         """
         if seed is not None:
             _require_count("seed", seed, least=0)
-        if seed is not None and not self.env.steps_apart:
-            raise ConfigError(f"seed={seed}: a VectorEnv is given its seed where it is made")
+            if not self.env.steps_apart:
+                raise ConfigError(f"seed={seed}: a VectorEnv is given its seed where it is made")
+            for place, policy in enumerate(self._policies):
+                if isinstance(policy, RandomPolicy):
+                    policy.seed(seed + place)
         self._going_on, self._seed = "", seed
-        for place, policy in enumerate(self._policies):
-            if seed is not None and isinstance(policy, RandomPolicy):
-                policy.seed(seed + place)
 
     def close(self, timeout: float = 10.0) -> None:
         """Close the environments."""
@@ -309,9 +320,10 @@ class RolloutSampler:
         seed: Any = self._seed
         if seed is None and self._changes.seeds:
             seed = [self._changes.seeds.get(env) for env in range(self.env.num_envs)]
-        self._has_begun, self._seed = True, None
-        self._changes.seeds.clear()
+        self._has_begun = True
         self.env.async_reset(seed)
+        self._seed = None
+        self._changes.seeds.clear()
 
     def _receive(self, limit: int | None = None, fragment_len: int | None = None) -> list[Episode]:
         """Take what is ready and let these environments go on; the episodes, or fragments, that ended."""
@@ -353,11 +365,6 @@ class RolloutSampler:
         """What environments have gathered of episodes that go on."""
         return [self._store.take(env, self._space_rows, ends=False) for env in envs.tolist()]
 
-    @property
-    def _num_waiting(self) -> int:
-        """Steps that have been played and not asked for."""
-        return sum(len(episode) for episode in self._finished) + int(self._store.num_kept.sum())
-
     def _act(self, envs: NDArray[np.int64]) -> None:
         agents, store = self.env.num_agents, self._store
         observations = {name: array[envs] for name, array in store.latest.items()}
@@ -384,9 +391,6 @@ class RolloutSampler:
     def _require_length_limit(self, limit: int | None) -> None:
         if limit is not None and not self.env.steps_apart:
             raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
-
-    def _progress(self, unit: str, total: int) -> ProgressBar:
-        return ProgressBar(unit, total if self._shows_progress else None)
 
 
 def _require_count(name: str, value: Any, least: int = 1) -> None:

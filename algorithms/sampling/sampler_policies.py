@@ -93,7 +93,7 @@ class CallablePolicy:
     """A function of batched observations that gives actions of the batched action space."""
 
     def __init__(self, function: Callable[[Any], Any], store: Callable[[Any, int], NDArray[np.float32]]) -> None:
-        """For observations of one name, the function gets their array; else a dict.
+        """For observations of one name, the function gets their array; else a dict. Of several agents, one row each.
 
         Args:
             function: observations -> actions.

@@ -93,6 +93,8 @@ class StepStore:
             self._steps[name][envs, places] = values
         for row, info in batch.infos.items():
             place, agent = divmod(row, self._agents)
+            if not stepped[place]:
+                continue
             env = int(batch.env_ids[place])
             self._told[env].append((int(self.num_kept[env]), agent, info))
             self._newest_told[env][agent] = info

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from appo.algorithms.sampling.rollout_sampler import EnvUpdate
+from appo.algorithms.sampling.env_update import EnvUpdate
 from appo.envs.faults import Restarts
 from appo.envs.vector.errors import EnvWorkerError
 from appo.utils.options import ConfigError

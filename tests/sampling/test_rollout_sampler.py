@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo.algorithms.sampling.env_update import EnvUpdate
 from appo.algorithms.sampling.episodes import FIRST, MID, TERMINAL, TIMEOUT
-from appo.algorithms.sampling.rollout_sampler import EnvUpdate, RolloutSampler, SamplerRecipe
+from appo.algorithms.sampling.rollout_sampler import RolloutSampler, SamplerRecipe
 from appo.algorithms.sampling.sampler_policies import RandomPolicy
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from appo.envs.faults import Restarts

@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from appo.algorithms.sampling.episodes import FIRST, MID, TERMINAL, TIMEOUT
+from appo.utils.options import ConfigError
 from tests.envs.test_parallel_env_adapter import ScriptedParallel
 
 
@@ -86,6 +87,7 @@ def test_every_agent_tells_of_its_own_end(build):
     for episode in sampler.obtain_exact_episodes(2):
         assert episode.info == {"a": {"true_reward": 5.0}, "b": {"true_reward": 7.0}}
         told, nan = episode.infos["true_reward"], np.nan
+        assert told.shape == episode.rewards.shape
         np.testing.assert_array_equal(told, [[nan, 1, nan], [5, nan, nan], [nan, 7, nan]])
 
 
@@ -110,6 +112,14 @@ def test_infos_are_kept_with_their_steps(build, tmp_path, workers):
         expected = told["true_reward"][part.start : part.start + len(part)]
         np.testing.assert_array_equal(part.infos["true_reward"], expected)
         assert (part.info != {}) == part.ends
+
+
+def test_a_minari_data_set_has_whole_episodes_of_one_agent(build):
+    several = build(functools.partial(ScriptedParallel, {"a": "T", "b": "T", "c": "T"}), 1, 0).obtain_exact_episodes(1)
+    fragments = build(Told, 1, 0).obtain_samples(2, complete_episodes=False)
+    for batch, reason in ((several, "has one agent"), (fragments, "has whole episodes")):
+        with pytest.raises(ConfigError, match=reason):
+            batch.save_minari("told/mine-v0", (Told.observation_space, Told.action_space), dict)
 
 
 def test_what_a_cut_episode_told_with_its_last_step_is_kept(build):

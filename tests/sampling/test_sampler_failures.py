@@ -119,4 +119,18 @@ def test_an_update_that_is_refused_has_changed_nothing(build):
     sampler = build(Echo, 2, 0, policy=[settable, other])
     with pytest.raises(TypeError, match="takes no parameters"):
         sampler.update_policy({"action": 1.0})
+    with pytest.raises(ValueError, match="version='new'"):
+        sampler.update_policy([1, 2], "new")
     assert not hasattr(settable, "told") and sampler.version == 0
+
+
+def test_recipes_of_nothing_are_refused():
+    for recipe, reason in (
+        (SamplerRecipe(Echo, 2, 0, seed=-1), "seed=-1 has to be"),
+        (SamplerRecipe(Echo, 2, 0, step_timeout=1.0), "needs processes, of which num_workers=0 has none"),
+        (SamplerRecipe(Echo, 0, 2), "num_envs=0: a whole number of at least 1"),
+        (SamplerRecipe(Echo, None, 2), "num_envs=None: a whole number"),
+        (SamplerRecipe([], None, 2), "0 factories for None environments"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            recipe.build()
