@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class Replacement(NamedTuple):
     """What took the place of an environment. Pickles with all that it takes, lambdas included."""
 
-    number: int  # of the changes of this environment, counted from 1
-    change: Callable[[Any], Any]  # the environment -> the one to take its place; None: the same goes on
+    number: int  # of the newest change, counted from 1 for each environment
+    changes: tuple[Callable[[Any], Any], ...]  # one after the other, from the environment that was built on
     params: Mapping[str, Any]  # set since
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,6 +53,7 @@ class ReplaceableEnv:
         self.env = env
         self._number = 0  # of the change that put this environment here; 0: it is the one that was built
         self._gives_mask: bool | None = None
+        self._told: dict[str, Any] = {}  # parameters
         self._replacement: Replacement | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -95,31 +96,34 @@ class ReplaceableEnv:
             self._gives_mask = any(ACTION_MASK in each for each in infos)
         return self._gives_mask
 
-    def change_env(self, number: int, change: Callable[[Any], Any]) -> bool:
+    def change_env(self, number: int, change: Callable[[Any], Any]) -> tuple[bool, bool]:
         """Let a function change the environment inside, or give another one, which takes its place; it is to be reset.
 
         Args:
             number: of the change, so that it is not made again where it has been.
-            change: see `Replacement`. The old environment is closed, unless the new one is a layer around it.
+            change: the environment -> another one, or None. The old one is closed, unless it is a layer of the new one.
 
         Returns:
-            Another one has taken its place.
+            Another one has taken its place; and the old one is a layer of it.
 
         Raises:
             ValueError: the new one has other spaces; the old one stays.
         """
         old, other = self.env, change(self.env)
         if other is None or other is old:
-            return False
+            return False, False
         is_shared = not {id(layer) for layer in layers(old)}.isdisjoint(id(layer) for layer in layers(other))
-        if (seen := _outside(other)) != (expected := _outside(old)):
+        seen, expected = _outside(other), _outside(old)
+        if different := [name for name in expected if seen[name] != expected[name]]:
             if not is_shared:
                 _close(other)
-            raise ValueError(f"a new environment has {seen}; that in whose place it is to be has {expected}")
+            told = ", ".join(f"{name} {seen[name]} instead of {expected[name]}" for name in different)
+            raise ValueError(f"a new environment differs from the one whose place it is to take: {told}")
         self.env, self._number = other, number
         if not is_shared:
             _close(old)
-        return True
+            self._set_known(self._told)
+        return True, is_shared
 
     def get_env_params(self) -> dict[str, Any]:
         """See `EnvParameters`; what took the place of the environment that was built is one of them."""
@@ -127,22 +131,29 @@ class ReplaceableEnv:
         return ({} if owner is None else owner.get_env_params()) | {REPLACEMENT: self._replacement}
 
     def set_env_params(self, params: dict[str, Any]) -> None:
-        """See `EnvParameters`. Some may have been meant for the environment that was built: these are left out.
+        """See `EnvParameters`. A new environment is told what the old one was told, as far as it has such parameters.
 
         Raises:
-            KeyError: the environment that took its place has no such parameter.
+            KeyError: the environment that took the place has no such parameter.
         """
-        others = dict(params)
-        replacement = others.pop(REPLACEMENT, None)
+        told = dict(params)
+        replacement = told.pop(REPLACEMENT, None)
+        if replacement is not None and replacement.number != self._number:
+            for change in replacement.changes:
+                self.change_env(replacement.number, change)
+        self._set_known(told)
         if replacement is not None:
-            if replacement.number != self._number:
-                self.change_env(replacement.number, replacement.change)
             if replacement.params:
                 set_env_params(self.env, dict(replacement.params))
+            told |= replacement.params
             self._replacement = replacement
-        known = self.get_env_params()
-        if meant := {name: value for name, value in others.items() if name in known}:
-            set_env_params(self.env, meant)
+        self._told |= told
+
+    def _set_known(self, params: Mapping[str, Any]) -> None:
+        owner = find_ability(self.env, EnvParameters)
+        known = {} if owner is None else owner.get_env_params()
+        if meant := {name: value for name, value in params.items() if name in known}:
+            owner.set_env_params(meant)
 
 
 class ReplaceableFactory:
@@ -172,6 +183,7 @@ class BuiltEnv:
 
     def __call__(self, old: Any) -> Any:
         """The new environment."""
+        del old
         if not isinstance(self.env, ResolvedEnv):
             return call_factory(self.env, self.context, getattr(self.env, "__name__", "factory"))
         family, context = self.env.family, self.context._replace(env_name=self.env.name)
@@ -193,14 +205,13 @@ def replaceable(env: Any) -> Any:
     return ReplaceableFactory(env) if callable(env) else env
 
 
-def _outside(env: Any) -> tuple[Any, ...]:
-    """What others see of an environment, and do not look at again: agents, spaces, how its masks come."""
-    masks = callable(find_attribute(env, "action_masks"))
-    if not hasattr(env, "possible_agents"):
-        spaces = [getattr(env, name, None) for name in ("observation_space", "action_space")]
-        return *spaces, masks
-    agents = list(env.possible_agents)
-    return agents, [(env.observation_space(agent), env.action_space(agent)) for agent in agents], masks
+def _outside(env: Any) -> dict[str, Any]:
+    """What others see of an environment, and do not look at again."""
+    seen = {name: getattr(env, name, None) for name in ("possible_agents", "observation_space", "action_space")}
+    if seen["possible_agents"] is not None:
+        for name in ("observation_space", "action_space"):
+            seen[name] = [getattr(env, name)(agent) for agent in seen["possible_agents"]]
+    return seen | {"action_masks()": callable(find_attribute(env, "action_masks"))}
 
 
 def _close(env: Any) -> None:

@@ -20,13 +20,15 @@ from appo.utils.options import ConfigError
 class EnvUpdate:
     """What happens to an environment, in this order; each of them may be left out.
 
-    Parameters are set again where the environment is restarted after a failure, and one that took its place does so
-    again. Attributes, calls and what a function does to it are not done again.
+    Where the environment is restarted after a failure, parameters are set again, and what took its place does so again:
+    a function that gave another one is called with the one that was built. Attributes, calls, and what functions did
+    without giving another one, are lost.
     """
 
     env: Any = None
-    """A new environment takes its place, which is closed: a name as in --env, or a factory, called with the fields of
-    `EnvContext` that it has parameters for. It has the same spaces."""
+    """A new environment takes its place, and it is closed: a name as in --env, or a factory, called with the fields of
+    `EnvContext` that it has parameters for. It has the same spaces, and is told those of the parameters that were set
+    which it has, too."""
     change: Callable[[Any], Any] | None = None
     """A function of the environment, called where it runs, may change it, or return another one to take its place."""
     params: Mapping[str, Any] | None = None
@@ -116,11 +118,16 @@ class EnvChanges:
     def _change(self, env_id: int, change: Callable[[Any], Any]) -> None:
         self._numbers[env_id] += 1
         number = self._numbers[env_id]
-        if not self._env.call("change_env", number, change, env_ids=[env_id])[0]:
+        is_replaced, is_around = self._env.call("change_env", number, change, env_ids=[env_id])[0]
+        if not is_replaced:
             return
         sequence = np.random.SeedSequence([self._seed, env_id, number], spawn_key=(1,))
         self.seeds[env_id] = int(sequence.generate_state(1)[0]) % 2**31  # several simulators take no more than 31 bits
-        self._replaced[env_id] = Replacement(number, change, {})
+        before = self._replaced.get(env_id, Replacement(0, (), {}))
+        known = self._env.call("get_env_params", env_ids=[env_id])[0]
+        params = {name: value for name, value in before.params.items() if name in known}
+        changes = (*before.changes, change) if is_around else (change,)
+        self._replaced[env_id] = Replacement(number, changes, params)
         self._env.set_env_params({REPLACEMENT: self._replaced[env_id]}, [env_id])
 
     def _set_params(self, env_id: int, params: dict[str, Any]) -> None:

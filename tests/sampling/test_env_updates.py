@@ -151,6 +151,37 @@ def test_what_took_the_place_does_so_again_after_a_failure(build, workers, how):
     assert params[1]["friction"] == 0.25, "as it was told, and not what a call has done"
 
 
+class Windy(Other):
+    """Has one parameter in common with `Echo`."""
+
+    def __init__(self, context, **options):
+        super().__init__(context, **options)
+        self.params = {"friction": 0.5, "wind": 0.0}
+
+
+def two_steps(env):
+    return gymnasium.wrappers.TimeLimit(env, 2)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_new_environments_have_the_same_parameters_before_and_after_a_failure(build, how):
+    sampler = build(Echo, 1, 1, replaceable=True, restarts=Restarts("restart", 5, -1))
+    fails = functools.partial(Windy, script={(0, 3): how})
+    sampler.update_envs(EnvUpdate(params={"wind": 9.0, "gravity": 3.0}))
+    sampler.update_envs(EnvUpdate(env=Other, params={"friction": 0.25}))
+    sampler.update_envs(EnvUpdate(env=lambda context: fails(context), change=two_steps))
+    sampler.update_envs(EnvUpdate(params={"wind": 8.0}))
+
+    def params():
+        return {name: value for name, value in sampler.env.call("get_env_params")[0].items() if name != "replacement"}
+
+    assert params() == {"friction": 0.25, "wind": 8.0}
+    batch = sampler.obtain_exact_episodes(3)
+    assert batch.aborted == 2, "each of those that are built fails in its third step"
+    assert batch.lengths.tolist() == [2, 2, 2], "the layer around what took the place is there again"
+    assert params() == {"friction": 0.25, "wind": 8.0}
+
+
 @pytest.mark.parametrize("way", ["method", "info"])
 def test_masks_and_first_observations_are_those_of_the_new_environment(build, way):
     sampler = build(functools.partial(OneAllowed, 1, way), 2, 0, replaceable=True, seed=1)
@@ -177,7 +208,7 @@ def test_what_is_no_update_is_refused_and_changes_nothing(build):
     assert lengths(sampler) == [5, 5]
     sampler.update_envs([None, good])
     for update in (EnvUpdate(env=functools.partial(Echo, size=2)), EnvUpdate(env="CartPole-v1")):
-        with pytest.raises(EnvWorkerError, match=r"a new environment has .* that in whose place it is to be has"):
+        with pytest.raises(EnvWorkerError, match=r"differs from the one .*: observation_space .* instead of"):
             sampler.update_envs([None, update])
     with pytest.raises(EnvWorkerError, match="no such parameter: wind"):
         sampler.update_envs([None, EnvUpdate(params={"wind": 1.0})])
