@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 from appo.utils.options import ConfigError
 
 FIRST, MID, TERMINAL, TIMEOUT = 0, 1, 2, 3  # kinds of steps
+PER_STEP = ("rewards", "terminated", "truncated", "is_active", "versions", "frames")  # fields of an episode, [L, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What happened in one environment from the beginning of an episode, or of a fragment of one."""
+    """What happened in one environment during an episode, or a fragment of one; [L, A] where several agents play.
+
+    An agent of several whose episode ended before those of the others has `is_active` False from then on, and zeros for
+    observations; what stands for its actions means nothing.
+    """
 
     env_id: int
     number: int  # of the environment's episodes, counted from 0
@@ -29,13 +34,22 @@ class Episode:
     rewards: NDArray[np.float32]  # [L]
     terminated: NDArray[np.bool_]  # [L]
     truncated: NDArray[np.bool_]  # [L] also where a limit of the sampler cut it
-    versions: NDArray[np.int64]  # [L] of the policy that chose each action
-    frames: NDArray[np.int32]  # [L]
-    info: dict[str, Any]  # what the environment told at its end
+    is_active: NDArray[np.bool_]  # [L] the agent acted in this step
+    versions: NDArray[np.int64]  # [L] of the policy that chose each action; one for all agents
+    frames: NDArray[np.int32]  # [L]; one for all agents
+    info: dict[str, Any]  # what the environment told with the last step; of several agents by name, what each told last
+    infos: dict[str, NDArray[np.float64]]  # [L] by name, such as "true_reward": what it told with each step, or nan
+    start: int = 0  # steps of the episode before the first of these
+    ends: bool = True  # the episode is over with the last of these
 
     def __len__(self) -> int:
         """Steps."""
         return len(self.rewards)
+
+    @property
+    def begins(self) -> bool:
+        """The episode begins with the first of these steps: recurrent state of the one before is to be forgotten."""
+        return self.start == 0
 
     @property
     def total_reward(self) -> float:
@@ -44,14 +58,17 @@ class Episode:
 
     @property
     def step_types(self) -> NDArray[np.uint8]:
-        """[L] FIRST, MID, TERMINAL or TIMEOUT, of the environment: an episode is over when all agents are."""
+        """[L] FIRST, MID, TERMINAL or TIMEOUT, of the environment: an episode is over when it is for all agents.
+
+        What is no whole episode has FIRST only where it `begins`, and TERMINAL or TIMEOUT only where it `ends`. The
+        only step of an episode is TERMINAL or TIMEOUT.
+        """
         types = np.full(len(self), MID, np.uint8)
-        types[:1] = FIRST
-        if len(self):
-            if self.truncated[-1].any():
-                types[-1] = TIMEOUT
-            elif self.terminated[-1].any():
-                types[-1] = TERMINAL
+        if self.begins:
+            types[:1] = FIRST
+        if self.ends:
+            is_terminal = self.terminated[-1:].any() and not self.truncated[-1:].any()
+            types[-1:] = TERMINAL if is_terminal else TIMEOUT
         return types
 
 
@@ -60,7 +77,7 @@ class EpisodeBatch(Sequence[Episode]):
     """Episodes in the order that the call promises, and what is to be known about how they were collected."""
 
     episodes: tuple[Episode, ...]
-    discarded: int = 0  # steps of versions that were too old
+    discarded: int = 0  # steps that are left out, of versions that were too old
     aborted: int = 0  # episodes that were lost with their environment, and played again
     frames: int = 0  # of simulators, all that was played
 
@@ -95,7 +112,8 @@ class EpisodeBatch(Sequence[Episode]):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All steps one after the other: `observations/<name>`, `next_observations/<name>`, `actions`, `rewards`,
-        `terminated`, `truncated`, `versions` [steps, ...], and `lengths`, `env_ids` [episodes]."""
+        `terminated`, `truncated`, `is_active`, `versions`, `frames`, `infos/<name>` [steps, ...], and `lengths`,
+        `env_ids`, `starts`, `ends` [episodes]."""
         if not self.episodes:
             return {}
         found: dict[str, NDArray[Any]] = {}
@@ -104,9 +122,14 @@ class EpisodeBatch(Sequence[Episode]):
             found[f"next_observations/{name}"] = np.concatenate([each.observations[name][1:] for each in self.episodes])
         for name, parts in _flat_actions(self.episodes):
             found[name] = np.concatenate(parts)
-        for name in ("rewards", "terminated", "truncated", "versions", "frames"):
+        for name in PER_STEP:
             found[name] = np.concatenate([getattr(episode, name) for episode in self.episodes])
-        return found | {"lengths": self.lengths, "env_ids": self.env_ids}
+        for name in sorted({name for episode in self.episodes for name in episode.infos}):
+            told = [each.infos.get(name, np.full(each.rewards.shape, np.nan)) for each in self.episodes]
+            found[f"infos/{name}"] = np.concatenate(told)
+        starts = np.array([episode.start for episode in self.episodes], np.int64)
+        ends = np.array([episode.ends for episode in self.episodes], np.bool_)
+        return found | {"lengths": self.lengths, "env_ids": self.env_ids, "starts": starts, "ends": ends}
 
     def save(self, path: Path | str) -> Path:
         """Write `arrays` into an `.npz` file, which is added to a name without; the file's path."""
@@ -133,8 +156,12 @@ class EpisodeBatch(Sequence[Episode]):
             metadata: for `minari.create_dataset_from_buffers`.
 
         Raises:
-            ConfigError: Minari is not installed.
+            ConfigError: Minari is not installed, there are several agents, or episodes are not whole.
         """
+        if not all(episode.begins and episode.ends for episode in self.episodes):
+            raise ConfigError("a Minari data set has whole episodes; these are fragments, see `save`")
+        if self.episodes and self.episodes[0].rewards.ndim > 1:
+            raise ConfigError("a Minari data set has one agent; these episodes have several, see `save`")
         try:
             import minari
             from minari.data_collector import EpisodeBuffer

@@ -12,7 +12,8 @@ each step.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +22,16 @@ import psutil
 from numpy.typing import NDArray
 
 from appo.algorithms.sampling.collector import EpisodeCollector
+from appo.algorithms.sampling.env_update import EnvChanges, EnvUpdate
 from appo.algorithms.sampling.episodes import Episode, EpisodeBatch
-from appo.algorithms.sampling.sampler_policies import CallablePolicy, ConstantPolicy, RandomPolicy, SamplerPolicy
+from appo.algorithms.sampling.progress_bar import ProgressBar
+from appo.algorithms.sampling.sampler_policies import RandomPolicy, choose_actions, policies_of
 from appo.algorithms.sampling.step_store import StepStore
-from appo.envs.api import EnvSpec
 from appo.envs.faults import Restarts
+from appo.envs.replaceable import replaceable
 from appo.envs.vector.make import make_vec_env
-from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
-from appo.envs.vector.step_batch import KIND_STEP, StepBatch
+from appo.envs.vector.step_batch import KIND_STEP
 from appo.envs.vector.vec_env import VecEnv
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
@@ -49,6 +51,7 @@ class SamplerRecipe:
     restarts: Restarts = field(default_factory=lambda: Restarts("restart"))
     step_timeout: float | None = None
     options: Any = None  # of the family of a named environment
+    replaceable: bool = False  # `EnvUpdate` may put other environments in their places
 
     def build(self, policy: Any = "random", *, progress: bool = False) -> RolloutSampler:
         """Start the processes.
@@ -60,18 +63,17 @@ class SamplerRecipe:
         Raises:
             ConfigError: a limit can have no meaning, or see `make_vec_env`.
         """
-        for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
+        self.check()
         most = min(core_count(), psutil.cpu_count(logical=False) or 1)
         workers = most if self.num_workers is None else self.num_workers
-        number = self.num_envs or (len(self.env) if isinstance(self.env, list | tuple) else 1)
+        number = len(self.env) if self.num_envs is None and isinstance(self.env, list | tuple) else self.num_envs
         processes: dict[str, Any] = {"backend": "serial"}
         if workers:
-            processes = {"backend": "subproc", "num_workers": min(workers, number), "start_method": self.start_method}
+            if isinstance(number, int | np.integer) and number > 0:  # any other is refused below
+                workers = min(workers, int(number))
+            processes = {"backend": "subproc", "num_workers": workers, "start_method": self.start_method}
         env = make_vec_env(
-            self.env,
+            replaceable(self.env) if self.replaceable else self.env,
             self.num_envs,
             seed=self.seed,
             restarts=self.restarts,
@@ -85,14 +87,22 @@ class SamplerRecipe:
             env.close()
             raise
 
+    def check(self) -> None:
+        """Refuse numbers that can have no meaning.
 
-@dataclass(frozen=True)
-class EnvUpdate:
-    """What `update_envs` does to an environment: set some of its parameters, attributes, or call methods of it."""
-
-    params: Mapping[str, Any] | None = None
-    attributes: Mapping[str, Any] | None = None
-    calls: Sequence[tuple[Any, ...]] = ()  # (method, *arguments)
+        Raises:
+            ConfigError: names the number.
+        """
+        if not isinstance(self.seed, int | np.integer) or self.seed < 0:
+            raise ConfigError(f"seed={self.seed!r} has to be a whole number of at least 0")
+        if self.num_workers == 0 and self.step_timeout is not None:
+            raise ConfigError(
+                f"step_timeout={self.step_timeout!r} needs processes, of which num_workers=0 has none; nearest: 1"
+            )
+        for name, least in (("max_episode_length", 1), ("max_policy_lag", 0), ("num_workers", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise ConfigError(f"{name}={value!r} has to be a whole number of at least {least}, or None")
 
 
 class RolloutSampler:
@@ -109,27 +119,33 @@ class RolloutSampler:
                 observations; or a `SamplerPolicy`, as `load_policy` gives one.
             recipe: how it was built, with its limits.
             progress: show a bar, where there is a terminal.
+
+        Raises:
+            ConfigError: a limit can have no meaning, or not for these environments.
+            TypeError: the policy is nothing that can act.
+            ValueError: it is no action of these environments.
         """
         self.env, self.recipe = env, recipe or SamplerRecipe(None)
         self.total_env_steps = 0
         """Steps of environments so far, those of episodes that were dropped, too."""
+        self.total_discarded_steps = 0
+        """Steps so far that are left out because of `max_policy_lag`."""
         self.version = 0
         """Of the policy."""
-        if self.recipe.max_episode_length is not None and not env.steps_apart:
-            raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
+        self.recipe.check()
+        self._require_length_limit(self.recipe.max_episode_length)
         self._space_rows = SpaceRows((env.observation_space, env.action_space), env.spec)
         self.restored = self._space_rows.restored
         """Arrays of observations by name -> a batch of the observation space."""
-        if policy is None:
-            raise TypeError("None cannot act: 'random', an action, a function of observations, or a loaded policy can")
-        self._policies: list[SamplerPolicy]
-        self.update_policy(policy, 0)
+        self._policies = policies_of(policy, env.spec, env.num_envs, self.recipe.seed, self._space_rows)
+        self._changes = EnvChanges(env, self.recipe.seed, self.recipe.options, is_replaceable=self.recipe.replaceable)
         self._shows_progress = progress and sys.stderr.isatty()
         self._store = StepStore(env)
         self._collector = EpisodeCollector(env.spec, env.num_envs, None)
-        self._surplus: list[Episode] = []  # finished, and not asked for yet
-        self._discarded = 0
-        self._running = ""  # "samples" or "stream"
+        self._finished: deque[Episode] = deque()  # and not asked for yet
+        self._has_begun = False
+        self._seed: int | None = None  # of the next reset
+        self._going_on = ""  # what the next call can go on with: "samples" or "fragments"; else it begins anew
 
     def update_policy(self, policy: Any, version: int | None = None) -> None:
         """Use another policy, or other parameters of it, from the next action on.
@@ -140,66 +156,75 @@ class RolloutSampler:
             version: of the policy; None: one more than that before.
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: a list of another length, no action of these environments, or no version.
             TypeError: it is nothing that can act.
         """
-        if isinstance(policy, list):
-            if len(policy) != self.env.num_envs:
-                raise ValueError(f"{len(policy)} policies for {self.env.num_envs} environments")
-            self._policies = [self._policy(each, env) for env, each in enumerate(policy)]
-        elif isinstance(policy, dict):
-            for each in {id(one): one for one in self._policies}.values():
+        version = self.version + 1 if version is None else version
+        _require_count("version", version, least=0)
+        if isinstance(policy, dict):
+            told: list[Any] = list({id(one): one for one in self._policies}.values())
+            for each in told:
                 if not hasattr(each, "set_parameters"):
                     raise TypeError(f"{type(each).__name__} has no set_parameters and takes no parameters")
+            for each in told:
                 each.set_parameters(policy)
         elif policy is not None:
-            self._policies = [self._policy(policy, 0)]
-        self.version = self.version + 1 if version is None else version
+            self._policies = policies_of(policy, self.env.spec, self.env.num_envs, self.recipe.seed, self._space_rows)
+        self.version = version
 
     def update_envs(self, update: EnvUpdate | list[EnvUpdate | None] | None) -> None:
         """Change environments, all alike or each in its way.
 
+        Where one is replaced or changed by a function, the next call begins anew, with a reset of all of them.
+
         Raises:
             ValueError: a list of another length.
-            TypeError: it is no `EnvUpdate`.
+            TypeError: it is no `EnvUpdate`, or holds something that is no environment or no function.
+            ConfigError: these environments cannot be replaced, or no environment has such a name.
+            EnvWorkerError: an environment could not be updated; those before it have been.
         """
-        updates = update if isinstance(update, list) else [update] * self.env.num_envs
-        if len(updates) != self.env.num_envs:
-            raise ValueError(f"{len(updates)} updates for {self.env.num_envs} environments")
+        updates = self._changes.checked(update)
+        if any(each is not None and each.needs_reset for each in updates):
+            self._going_on = ""
+            if self._has_begun:
+                self.env.reset()  # so that nothing is under way
         for env_id, each in enumerate(updates):
-            if each is None:
-                continue
-            if not isinstance(each, EnvUpdate):
-                raise TypeError(f"{each!r} is no EnvUpdate")
-            if each.params:
-                self.env.set_env_params(dict(each.params), [env_id])
-            for name, value in (each.attributes or {}).items():
-                self.env.set_attr(name, [value], [env_id])
-            for name, *arguments in each.calls:
-                self.env.call(name, *arguments, env_ids=[env_id])
+            if each is not None:
+                self._changes.apply(env_id, each)
 
-    def obtain_samples(self, num_steps: int) -> EpisodeBatch:
-        """Whole episodes with at least so many steps together, in the order in which they end.
+    def obtain_samples(self, num_steps: int, *, complete_episodes: bool = True) -> EpisodeBatch:
+        """Episodes with at least so many steps together, in the order in which they end.
 
-        Short episodes end first, so they are preferred: what is measured of them is biased where length and return go
-        together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call.
+        Short episodes end first, so they are preferred: what is measured of whole ones is biased where length and
+        return go together; see `obtain_exact_episodes`. Episodes that are still being played go on with the next call;
+        where one raises, the next begins anew, without all that had been played and not given.
+
+        Args:
+            num_steps: of environments.
+            complete_episodes: give whole episodes only. False: also what has been played of those that go on, as soon
+                as there are enough steps; the next call, or a `stream`, gives what follows.
         """
         _require_count("num_steps", num_steps)
-        frames, aborted = self._begin("samples")
+        what = "samples" if complete_episodes else "fragments"
+        self._begin(what)
+        before = self._counted()
         taken: list[Episode] = []
         steps = 0
-        with self._progress("steps", num_steps) as advance:
-            while True:
-                while self._surplus and steps < num_steps:
-                    episode = self._surplus.pop(0)
-                    if self._is_new_enough(episode):
-                        taken.append(episode)
-                        steps += len(episode)
-                        advance(len(episode))
-                if steps >= num_steps:
-                    break
-                self._surplus += self._receive()
-        return self._batch(taken, frames, aborted)
+        with ProgressBar("steps", num_steps, is_shown=self._shows_progress) as advance:
+            while steps < num_steps:
+                if not self._finished:
+                    self._finished += self._receive()
+                    waiting = sum(map(len, self._finished)) + int(self._store.num_kept.sum())
+                    if not complete_episodes and steps + waiting >= num_steps:
+                        self._finished += self._fragments(np.flatnonzero(self._store.num_kept))
+                    continue
+                episode = self._finished.popleft()
+                if self._is_new_enough(episode):
+                    taken.append(episode)
+                    steps += len(episode)
+                    advance(len(episode))
+        self._going_on = what
+        return self._batch(taken, before)
 
     def obtain_exact_episodes(self, n_per_env: int, *, max_episode_length: int | None = None) -> EpisodeBatch:
         """So many episodes of each environment, from their beginning, in the order of the environments.
@@ -209,26 +234,60 @@ class RolloutSampler:
         Args:
             n_per_env: episodes.
             max_episode_length: steps after which an episode is cut; None: as the recipe says.
+
+        Raises:
+            ConfigError: these environments cannot be cut.
         """
         _require_count("n_per_env", n_per_env)
         if max_episode_length is not None:
             _require_count("max_episode_length", max_episode_length)
+            self._require_length_limit(max_episode_length)
         self._restart(np.full(self.env.num_envs, n_per_env))
-        frames, aborted = self._collector.frames, self._collector.aborted
+        before = self._counted()
         episodes: list[list[Episode]] = [[] for _ in range(self.env.num_envs)]
-        with self._progress("episodes", n_per_env * self.env.num_envs) as advance:
+        total = n_per_env * self.env.num_envs
+        with ProgressBar("episodes", total, is_shown=self._shows_progress) as advance:
             while not self._collector.is_full:
                 for episode in self._receive(max_episode_length):
                     episodes[episode.env_id].append(episode)
                     advance(1)
-        return self._batch([episode for of_env in episodes for episode in of_env], frames, aborted)
+        return self._batch([episode for of_env in episodes for episode in of_env], before)
 
     def stream(self, fragment_len: int) -> Iterator[Episode]:
-        """Fragments of episodes for ever: so many steps, fewer where an episode ends. They follow each other."""
+        """Fragments of episodes for ever: so many steps, fewer where an episode ends.
+
+        Those of an environment follow each other, also in another stream that takes the place of one that was left. Two
+        things leave a gap, which `number` and `start` of the next fragment show: an environment that was lost, and
+        `max_policy_lag`, see `total_discarded_steps`.
+        """
         _require_count("fragment_len", fragment_len)
         while True:
-            self._begin("stream")
-            yield from [episode for episode in self._receive(fragment_len=fragment_len) if self._is_new_enough(episode)]
+            self._begin("fragments")
+            while not self._finished:
+                self._finished += self._receive(fragment_len=fragment_len)
+            fragment = self._finished.popleft()
+            self._going_on = "fragments"
+            if self._is_new_enough(fragment):
+                yield fragment
+
+    def reset(self, seed: int | None = None) -> None:
+        """Let the next call begin anew: episodes under way, and those that were not asked for yet, are dropped.
+
+        Args:
+            seed: of the environments, and of random actions; None: their random numbers go on.
+
+        Raises:
+            ConfigError: the environments take no seed.
+            ValueError: it is none.
+        """
+        if seed is not None:
+            _require_count("seed", seed, least=0)
+            if not self.env.steps_apart:
+                raise ConfigError(f"seed={seed}: a VectorEnv is given its seed where it is made")
+            for place, policy in enumerate(self._policies):
+                if isinstance(policy, RandomPolicy):
+                    policy.seed(seed + place)
+        self._going_on, self._seed = "", seed
 
     def close(self, timeout: float = 10.0) -> None:
         """Close the environments."""
@@ -243,42 +302,49 @@ class RolloutSampler:
     def __reduce__(self) -> Any:
         raise TypeError("a sampler has processes and cannot be pickled: pickle its recipe, and build it again")
 
-    def _begin(self, what: str) -> tuple[int, int]:
-        """Go on with what was done last, or begin; frames and aborted episodes until now."""
-        if self._running != what:
+    def _begin(self, what: str) -> None:
+        """Go on with what was done last, or begin anew.
+
+        Until a call has come to its end, nothing can go on: where it raises, some environments may have been received
+        and not been sent to again, and the next call has to reset them all.
+        """
+        if self._going_on != what:
             self._restart(None)
-            self._running = what
-        return self._collector.frames, self._collector.aborted
+        self._going_on = ""
 
     def _restart(self, episodes: NDArray[np.int64] | None) -> None:
         self._collector = EpisodeCollector(self.env.spec, self.env.num_envs, episodes)
         self._store.clear()
-        self._surplus.clear()
-        self._discarded = 0
-        self._running = ""
-        self.env.async_reset()
+        self._finished.clear()
+        self._going_on = ""
+        seed: Any = self._seed
+        if seed is None and self._changes.seeds:
+            seed = [self._changes.seeds.get(env) for env in range(self.env.num_envs)]
+        self._has_begun = True
+        self.env.async_reset(seed)
+        self._seed = None
+        self._changes.seeds.clear()
 
     def _receive(self, limit: int | None = None, fragment_len: int | None = None) -> list[Episode]:
         """Take what is ready and let these environments go on; the episodes, or fragments, that ended."""
         batch = self.env.recv()
         store, collector = self._store, self._collector
         self.total_env_steps += int(np.count_nonzero(batch.kind == KIND_STEP))
-        numbers = store.numbers[batch.env_ids].copy()
         wanted = collector.wants(batch.env_ids)
-        store.add(batch)
         collector.add(batch)
+        is_over = collector.ended
+        store.add(batch, is_over)
         ended: list[Episode] = []
-        for place in np.flatnonzero(collector.ended).tolist():
-            episode = self._finish(batch, place, int(numbers[place]))
+        for place in np.flatnonzero(is_over).tolist():
+            episode = store.take(int(batch.env_ids[place]), self._space_rows, ends=True)
             ended += [episode] if wanted[place] else []
         limit = self.recipe.max_episode_length if limit is None else limit
-        too_long = ~collector.ended & (store.lengths[batch.env_ids] >= (limit or np.inf))
-        for place in np.flatnonzero(too_long).tolist():
-            ended.append(self._cut(batch, place))
+        too_long = ~is_over & (store.lengths[batch.env_ids] >= (limit or np.inf))
+        ended += [self._cut(env) for env in batch.env_ids[too_long].tolist()]
         if fragment_len is not None:
-            is_full = ~collector.ended & ~too_long & (store.num_kept[batch.env_ids] >= fragment_len)
-            ended += [self._fragment(batch, place) for place in np.flatnonzero(is_full).tolist()]
-        store.show(batch)
+            is_full = ~is_over & ~too_long & (store.num_kept[batch.env_ids] >= fragment_len)
+            ended += self._fragments(batch.env_ids[is_full])
+        store.begin(batch, is_over)
         going_on = batch.env_ids[collector.wants(batch.env_ids) & ~too_long]
         if not self.env.steps_apart and not collector.is_full:
             going_on = batch.env_ids  # all step together: what some play beyond their share is left out
@@ -286,121 +352,47 @@ class RolloutSampler:
             self._act(going_on)
         return ended
 
-    def _finish(self, batch: StepBatch, place: int, number: int) -> Episode:
-        env = int(batch.env_ids[place])
-        final = {name: array[place] for name, array in batch.final_obs.items()}
-        info = batch.infos.get(place * self.env.num_agents, {})
-        return self._store.take(env, number, final, info, self._space_rows)
-
-    def _cut(self, batch: StepBatch, place: int) -> Episode:
+    def _cut(self, env: int) -> Episode:
         """End an episode that has become too long, and let its environment begin another one."""
-        env = int(batch.env_ids[place])
         self._store.truncate(env)
-        final = {name: array[place] for name, array in batch.obs.items()}
-        episode = self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows)
+        episode = self._store.take(env, self._space_rows, ends=True)
         self._collector.close_episode(env)
         if self._collector.wants(np.array([env]))[0]:
             self.env.reset_envs([env])
         return episode
 
-    def _fragment(self, batch: StepBatch, place: int) -> Episode:
-        env = int(batch.env_ids[place])
-        final = {name: array[place] for name, array in batch.obs.items()}
-        return self._store.take(env, int(self._store.numbers[env]), final, {}, self._space_rows, ends=False)
+    def _fragments(self, envs: NDArray[np.int64]) -> list[Episode]:
+        """What environments have gathered of episodes that go on."""
+        return [self._store.take(env, self._space_rows, ends=False) for env in envs.tolist()]
 
     def _act(self, envs: NDArray[np.int64]) -> None:
         agents, store = self.env.num_agents, self._store
         observations = {name: array[envs] for name, array in store.latest.items()}
-        is_first = store.is_first[envs]
-        actions: NDArray[np.float32]
-        if len(self._policies) == 1:
-            actions = self._decide(self._policies[0], envs, observations, is_first)
-        else:
-            decided = []
-            for place, env in enumerate(envs.tolist()):
-                seen = {name: array[place : place + 1] for name, array in observations.items()}
-                one = slice(place, place + 1)
-                decided.append(self._decide(self._policies[env], envs[one], seen, is_first[one]))
-            actions = np.concatenate(decided)
+        actions = choose_actions(self._policies, envs, observations, store.is_first[envs], agents)
         store.actions[envs] = actions.reshape(store.actions[envs].shape)
         store.versions[envs] = self.version
         self.env.send_rows(actions.reshape(len(envs) * agents, -1), envs)
-
-    def _decide(
-        self, policy: SamplerPolicy, envs: NDArray[np.int64], observations: dict[str, NDArray[Any]], is_first: Any
-    ) -> NDArray[np.float32]:
-        agents = self.env.num_agents
-        if agents == 1:
-            return policy.act_rows(envs, observations, is_first)
-        rows = rows_of_envs(envs, agents)
-        flat = {name: array.reshape(len(rows), *array.shape[2:]) for name, array in observations.items()}
-        return policy.act_rows(rows, flat, is_first.ravel())
 
     def _is_new_enough(self, episode: Episode) -> bool:
         lag = self.recipe.max_policy_lag
         if lag is None or episode.versions.min(initial=self.version) >= self.version - lag:
             return True
-        self._discarded += len(episode)
+        self.total_discarded_steps += len(episode)
         return False
 
-    def _batch(self, episodes: list[Episode], frames: int, aborted: int) -> EpisodeBatch:
-        discarded, self._discarded = self._discarded, 0
-        collector = self._collector
-        return EpisodeBatch(tuple(episodes), discarded, collector.aborted - aborted, collector.frames - frames)
+    def _counted(self) -> tuple[int, int, int]:
+        """Steps that are left out, aborted episodes and frames, since everything began."""
+        return self.total_discarded_steps, self._collector.aborted, self._collector.frames
 
-    def _policy(self, policy: Any, env: int) -> SamplerPolicy:
-        if isinstance(policy, str):
-            if policy != "random":
-                raise TypeError(f"{policy!r} is no policy; by name there is 'random'")
-            return RandomPolicy(self.env.spec, self.env.num_envs, self.recipe.seed + env)
-        if isinstance(policy, SamplerPolicy):
-            known = getattr(policy, "spec", None)
-            if isinstance(known, EnvSpec) and _layout(known) != _layout(self.env.spec):
-                raise TypeError(
-                    f"a policy for observations and actions {_layout(known)} cannot act in these environments, which "
-                    f"have {_layout(self.env.spec)}"
-                )
-            return policy
-        if isinstance(policy, int | float | np.number | np.ndarray | list | tuple):
-            return ConstantPolicy(policy, self.env.spec.actions)
-        if callable(policy):
-            return CallablePolicy(policy, self._space_rows.stored)
-        raise TypeError(f"{policy!r} cannot act")
+    def _batch(self, episodes: list[Episode], before: tuple[int, int, int]) -> EpisodeBatch:
+        """`before`: what was `_counted` when the call began."""
+        return EpisodeBatch(tuple(episodes), *(now - then for now, then in zip(self._counted(), before, strict=True)))
 
-    def _progress(self, unit: str, total: int) -> _Progress:
-        return _Progress(unit, total if self._shows_progress else None)
+    def _require_length_limit(self, limit: int | None) -> None:
+        if limit is not None and not self.env.steps_apart:
+            raise ConfigError("max_episode_length needs environments that are reset apart, which a VectorEnv's are not")
 
 
-def _layout(spec: EnvSpec) -> tuple[Any, ...]:
-    """What a network has to fit to."""
-    observations = tuple((leaf.name, leaf.shape) for leaf in spec.observations)
-    return observations, tuple((leaf.kind, leaf.size) for leaf in spec.actions)
-
-
-def _require_count(name: str, value: Any) -> None:
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
-
-
-class _Progress:
-    """A bar in a terminal; without a total, nothing."""
-
-    def __init__(self, unit: str, total: int | None) -> None:
-        self._unit, self._total = unit, total
-        self._bar: Any = None
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self._total is None:
-            return lambda number: None
-        from rich.progress import Progress
-
-        from appo.utils.logs import terminal
-
-        self._bar = Progress(console=terminal(stderr=True), transient=True)
-        self._bar.start()
-        task = self._bar.add_task(self._unit, total=self._total)
-        return lambda number: self._bar.advance(task, number)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+def _require_count(name: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")

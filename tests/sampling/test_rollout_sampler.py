@@ -10,15 +10,16 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo.algorithms.sampling.env_update import EnvUpdate
 from appo.algorithms.sampling.episodes import FIRST, MID, TERMINAL, TIMEOUT
-from appo.algorithms.sampling.rollout_sampler import EnvUpdate, RolloutSampler, SamplerRecipe
+from appo.algorithms.sampling.rollout_sampler import RolloutSampler, SamplerRecipe
 from appo.algorithms.sampling.sampler_policies import RandomPolicy
 from appo.envs.api import ActionLeaf, EnvSpec, ObservationLeaf
 from appo.envs.faults import Restarts
 from appo.envs.vector.errors import EnvWorkerDied, EnvWorkerError
 from appo.envs.vector.make import make_vec_env
 from appo.utils.options import ConfigError
-from tests.envs.vector.vec_env_cases import Echo, descendants
+from tests.envs.vector.vec_env_cases import Echo
 
 WAYS = {"serial": 0, "processes": 4, "mixed": 2}
 
@@ -34,22 +35,6 @@ class LongIsGood(Echo):
     def step(self, action):
         observation, _, *rest = super().step(action)
         return observation, 1.0, *rest
-
-
-@pytest.fixture
-def build():
-    """Build samplers, and look that nothing is left of them."""
-    built = []
-
-    def begin(env, num_envs=4, workers=2, policy="random", **options):
-        recipe = SamplerRecipe(env, num_envs, workers, start_method="fork", **options)
-        built.append(recipe.build(policy))
-        return built[-1]
-
-    yield begin
-    for sampler in built:
-        sampler.close()
-    assert descendants() == []
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -85,8 +70,7 @@ def test_exact_episodes_are_unbiased_where_those_that_end_first_are_not(build, w
     assert abs(exact.mean() - 21.0) < 3 * standard_error
     first = []
     for seed in range(40):
-        sampler.env.reset(seed=seed)
-        sampler._running = ""  # begin anew
+        sampler.reset(seed)
         first += sampler.obtain_samples(60).returns.tolist()  # a few episodes of eight environments
     assert np.mean(first) < 0.9 * 21.0, "what is asked for exact episodes would not be needed otherwise"
 
