@@ -373,19 +373,28 @@ class ParallelEnvAdapter(_OneEnv):
         is_truncated = not is_terminated and truncations.get(agent, False)
         if is_terminated:
             out.terminated[row] = 1
-            if target.finals is not None and agent in observations:
-                self.layout.write(target.finals, row, observations[agent])
+            if target.finals is not None:
+                self._write_final(target.finals, row, observations.get(agent))
             self._blank(row, target)
         else:
             self.layout.write(target.views, row, observations[agent])
             self._read_state(info, row, out)
         if is_truncated:
-            out.truncated[row] = out.is_last[row] = out.active[row] = 1
-            if target.finals is not None:
-                out.is_last[row] = 0
+            out.truncated[row] = 1
+            if target.finals is None:
+                out.is_last[row] = out.active[row] = 1
+            else:
                 _keep_final(target.views, target.finals, row)
+                self._blank(row, target)
         self._has_ended[i] = bool(is_terminated or is_truncated)
         self._is_alive[i] = not self._has_ended[i]
+
+    def _write_final(self, finals: list[np.ndarray], row: int, observation: Any) -> None:
+        if observation is not None:
+            self.layout.write(finals, row, observation)
+            return
+        for final in finals:
+            final[row] = 0
 
     def _enter_or_blank(self, i: int, row: int, enters: bool, state: tuple[Any, Any], target: Target) -> None:
         self._is_alive[i] = enters

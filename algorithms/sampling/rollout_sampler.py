@@ -277,13 +277,10 @@ class RolloutSampler:
             seed: of the environments, and of random actions; None: their random numbers go on.
 
         Raises:
-            ConfigError: the environments take no seed.
             ValueError: it is none.
         """
         if seed is not None:
             _require_count("seed", seed, least=0)
-            if not self.env.steps_apart:
-                raise ConfigError(f"seed={seed}: a VectorEnv is given its seed where it is made")
             for place, policy in enumerate(self._policies):
                 if isinstance(policy, RandomPolicy):
                     policy.seed(seed + place)

@@ -129,11 +129,8 @@ class StepStore:
             for name, array in batch.obs.items():
                 self.latest[name][envs[begins]] = array[begins]
             self._takes_part[envs[begins]] = False
-        is_active = batch.is_active
-        if self._agents > 1:  # one that has just been truncated, before the others, is shown once more as if it acted
-            is_active = is_active & ~((batch.terminated | batch.truncated) & ~begins[:, None])
-        self.is_active[envs] = is_active
-        self._takes_part[envs] |= is_active
+        self.is_active[envs] = batch.is_active
+        self._takes_part[envs] |= batch.is_active
 
     def truncate(self, env: int) -> None:
         """Mark the newest step of an environment as the last one that a limit allows, for all who are still there."""

@@ -38,7 +38,19 @@ from appo.envs.vector.shared_rows import (
     map_rows,
     rows_of,
 )
-from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready, answer
+from appo.envs.vector.talk import (
+    Answer,
+    Ask,
+    Close,
+    Closed,
+    Counted,
+    Failed,
+    Fatal,
+    Infos,
+    Ready,
+    answer,
+    prepare_reset_of_all,
+)
 from appo.utils import processes
 from appo.utils.doorbells import Doorbell, SharedDescriptor
 from appo.utils.segment import Segment
@@ -307,6 +319,7 @@ class Child:
                 self._tell_failures()
                 self._done[index] = wanted[index]
         else:
+            prepare_reset_of_all(self._batch, self._seeds, self._options)
             self._batch.reset(self._out)
             self._tell_failures()
             self._done[indices] = wanted[indices]

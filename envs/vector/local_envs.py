@@ -18,7 +18,7 @@ from appo.envs.vector.env_process import ChildFaults, FailureRecorder
 from appo.envs.vector.errors import ClosedEnvironmentError, EnvWorkerError, Failure
 from appo.envs.vector.serial import SerialVecEnv
 from appo.envs.vector.shared_rows import RESET, STEP, add_time, map_rows
-from appo.envs.vector.talk import Ask, answer
+from appo.envs.vector.talk import Ask, answer, prepare_reset_of_all
 
 
 class LocalEnvs(AskedEnvs):
@@ -195,6 +195,7 @@ class LocalEnvs(AskedEnvs):
                     seed, options = self._seeds.pop(env, None), self._options.pop(env, None)
                     self._batch.reset_envs([env], self.rows.steps, [seed], options)
             else:
+                prepare_reset_of_all(self._batch, self._seeds, self._options)
                 self._batch.reset(self.rows.steps)
         except EnvError as error:
             self._give_up(error)

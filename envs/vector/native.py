@@ -96,9 +96,10 @@ class VectorEnvAdapter:
                 f"the factory returned a VectorEnv of {env.num_envs} environments where {self.num_envs} step together; "
                 f"build as many as the field vector_size of its context says"
             )
-        self._seed: int | list[int | None] | None = first_seed(self._contexts[0])
-        if self._contexts[0].seed is not None and hasattr(env.unwrapped, "env_fns"):
-            self._seed = [first_seed(context) for context in self._contexts]
+        self._options: dict[str, Any] | None = None
+        self._seed: int | list[int | None] | None = None
+        if self._contexts[0].seed is not None:
+            self.prepare_reset([first_seed(context) for context in self._contexts], None)
         self._early: tuple[Any, dict[str, Any]] | None = None
         self.spaces = (env.single_observation_space, env.single_action_space)
         self._layout = ObservationLayout(env.single_observation_space)
@@ -133,13 +134,25 @@ class VectorEnvAdapter:
         if self._faults is not None:
             self._check_values(out, "reset", with_rewards=False)
 
+    def prepare_reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
+        """Say how the next reset is done; without seeds, random numbers go on where they stand.
+
+        Args:
+            seeds: of each environment; one that was vectorised by its authors takes the first.
+            options: for all of them.
+        """
+        self._early = None
+        self._seed = list(seeds) if hasattr(self.env.unwrapped, "env_fns") else seeds[0]
+        self._options = options
+
     def _reset_env(self) -> tuple[Any, dict[str, Any]]:
         if self._early is not None:
             early, self._early = self._early, None
             return early
         seed, self._seed = self._seed, None
+        options, self._options = self._options, None
         try:
-            return checked_reset(self.env, seed)
+            return checked_reset(self.env, seed, options)
         except FAILURES as error:
             raise self._failure("reset", error) from error
 

@@ -99,6 +99,20 @@ def answer(ask: Ask, batch: BatchEnv, first: int) -> Answer:
     return Answer(ask.request, results, None)
 
 
+def prepare_reset_of_all(batch: Any, seeds: dict[int, int | None], options: dict[int, dict[str, Any] | None]) -> None:
+    """Tell an environment that is vectorised how it is reset next, and forget that.
+
+    Args:
+        batch: all environments in one.
+        seeds: by environment.
+        options: the same; those of the first are those of all.
+    """
+    if seeds or options:
+        batch.prepare_reset([seeds.get(env) for env in range(batch.num_envs)], options.get(0))
+        seeds.clear()
+        options.clear()
+
+
 def _owner(env: Any, name: str) -> Any:
     """The outermost layer that has an attribute; where none has it, the environment itself."""
     innermost = env

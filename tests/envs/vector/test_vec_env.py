@@ -884,6 +884,37 @@ def test_an_agent_that_comes_late_begins_no_episode_of_its_environment():
     assert steps[1].is_first.tolist() == [[False, False, True]]
 
 
+def test_agents_that_end_before_the_others_are_inactive_from_then_on():
+    """Agent a is truncated at the first step, b gone at the second without an observation, c goes on."""
+    env = ScriptedParallel({"a": "C"}, {"b": "gone"}, {}, {"c": "T"})
+    with vec_env_of(SerialVecEnv([env], [EnvContext()])) as vec:
+        vec.reset()
+        first, second, third, _ = (vec.step(np.zeros((1, 3), np.int64)) for _ in range(4))
+    assert first.truncated.tolist() == [[True, False, False]] and first.is_active.tolist() == [[False, True, True]]
+    assert first.final_obs["obs"][0, 0].tolist() == [101] and first.obs["obs"][0].tolist() == [[0], [111], [121]]
+    assert second.terminated.tolist() == [[False, True, False]] and second.is_active.tolist() == [[False, False, True]]
+    assert second.final_obs["obs"][0, 1].tolist() == [0], "it showed nothing at its end"
+    assert third.is_active.tolist() == [[False, False, True]] and third.obs["obs"][0].tolist() == [[0], [0], [123]]
+
+
+@pytest.mark.parametrize("where", [{"backend": "native"}, {"num_workers": 1, **FORKED}])
+@pytest.mark.parametrize("each", [True, False])
+def test_a_native_environment_is_reset_with_seeds_and_options(make, where, each):
+    """Gymnasium's own vectors give each environment its seed; one that its authors vectorised has a single one."""
+
+    def build(vector_size: int) -> Any:
+        return gymnasium.make_vec(
+            "CartPole-v1", vector_size, vectorization_mode="sync" if each else "vector_entry_point"
+        )
+
+    env = make(build, 2, **where)
+    first, other = (env.reset(seed=seed).obs["obs"] for seed in (4, 5))
+    assert (env.reset(seed=4).obs["obs"] == first).all() and (other != first).any()
+    assert (env.reset(seed=[7, 8]).obs["obs"] == env.reset(seed=[7, 8]).obs["obs"]).all()
+    low = env.reset(options={"low": 0.5, "high": 0.6}).obs["obs"]
+    assert (low >= 0.5).all()
+
+
 def test_an_environment_that_is_forgotten_ends_its_processes():
     env = make_vec_env(Echo, 2, num_workers=2, **FORKED)
     env.reset()
