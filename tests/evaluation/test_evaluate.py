@@ -1,5 +1,8 @@
 """Which episodes count and what they earned: against playing them one after the other in a plain loop."""
 
+import csv
+import dataclasses
+import json
 import math
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 
 from appo.algorithms.config import resolve
 from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy, summarize
+from appo.algorithms.evaluation.report import Conditions, save_result
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
@@ -158,6 +162,34 @@ def test_a_limit_in_frames_drops_what_is_not_finished():
     result = evaluate_policy(policy_for(env), env, None, max_frames=20)  # 6 frames an episode
     assert result.frames == 20
     assert result.lengths.tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "frames", "steps", "is_complete"),
+    [(4, None, 99, True), (4, None, 4, False), (4, 10, 99, False), (None, 10, 99, True), (None, None, 8, False)],
+)
+def test_a_result_is_complete_when_all_that_was_asked_for_was_played(episodes, frames, steps, is_complete):
+    env, left = side_by_side(Countdown(2), Countdown(5)), iter(range(steps))
+    result = evaluate_policy(
+        policy_for(env), env, episodes, max_frames=frames, after_step=lambda: next(left, None) is not None
+    )
+    assert result.is_complete == is_complete and len(result.returns) == len(result.episodes) > 0
+
+
+def test_what_episodes_tell_is_saved_for_each_and_takes_the_place_of_nothing(tmp_path):
+    """The environment tells an extra of the name `length`, and its length counts two frames for each step."""
+    env = side_by_side(Countdown(1), Countdown(3))
+    result = evaluate_policy(policy_for(env), env, 2)
+    silent = result.episodes[1]._replace(true_return=math.nan, extra={})
+    result = dataclasses.replace(result, episodes=(result.episodes[0], silent))
+    saved = save_result(result, tmp_path / "scores", "title", Conditions(True, 1, 2, {}))
+    assert saved is not None
+    told = json.loads(saved.read_text())
+    assert told["summary"]["length"]["max"] == 6 and told["extra"]["length"]["max"] == 3
+    with saved.with_suffix(".csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["length"], first["true_return"], first["extra_length"]) == ("2", "10.0", "1.0")
+    assert (second["length"], second["true_return"], second["extra_length"]) == ("6", "", "")
 
 
 def test_the_watcher_is_called_after_the_reset_and_every_step_and_can_end_the_episode():
