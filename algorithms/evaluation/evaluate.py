@@ -54,7 +54,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The episodes that were played, one entry each, in the order in which they ended."""
+    """The episodes that were played, one entry each, in the order in which they ended; those of one match together."""
 
     returns: NDArray[np.float64]  # sums of raw rewards
     true_returns: NDArray[np.float64]  # of the episodes that have an objective; the return where none is reported

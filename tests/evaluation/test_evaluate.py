@@ -20,7 +20,9 @@ from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.specs import action_spec
 from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext
+from appo.envs.faults import Restarts
 from appo.envs.registry import make_batch_env
+from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.serial import SerialVecEnv
 
 
@@ -147,6 +149,54 @@ def test_an_episode_of_several_agents_is_one_that_scores_each_of_them():
     assert sorted(agents) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert result.extra == {"lifetime": pytest.approx(4.0)}
     assert result.frames == 3 * 6, "three agents see the same frame, and who has played its share is left alone"
+
+
+class Match:
+    """The first agent is out after one step, the second after three; `failures`: how often the second step raises."""
+
+    possible_agents = ("first", "second")
+    action_mask_in_info = False
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.time, self.agents = 0, list(self.possible_agents)
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.time += 1
+        if self.time == 2 and self.failures:
+            raise RuntimeError(self.failures.pop())
+        acting = list(actions)
+        over = {agent: self.time >= {"first": 1, "second": 3}[agent] for agent in acting}
+        self.agents = [agent for agent in acting if not over[agent]]
+        seen = {agent: np.zeros(1, np.float32) for agent in acting}
+        return seen, dict.fromkeys(acting, 1.0), over, dict.fromkeys(acting, False), {agent: {} for agent in acting}
+
+    def close(self):
+        pass
+
+
+def test_of_a_match_that_is_lost_no_agent_counts_and_of_its_replay_each_once():
+    failures = ["once", "twice"]
+    with make_vec_env(lambda: Match(failures), 2, restarts=Restarts("restart", rate=-1)) as env:
+        result = evaluate_policy(policy_for(env, rows=4), env, 4)
+    assert not failures and result.aborted == 2
+    counted = list(zip(result.env_ids.tolist(), result.agents.tolist(), result.lengths.tolist(), strict=True))
+    assert sorted(counted) == [(env, agent, 1 + 2 * agent) for env in (0, 1) for agent in (0, 1) for _ in range(2)]
+
+
+def test_agents_of_a_match_that_is_cut_off_do_not_count():
+    with make_vec_env(lambda: Match([]), 1) as env:
+        result = evaluate_policy(policy_for(env, rows=2), env, None, max_frames=5)
+    assert result.agents.tolist() == [0, 1], "the second match had two of its three steps"
 
 
 def test_a_vectorised_environment_whose_reset_is_a_step_counts_no_step_twice():
