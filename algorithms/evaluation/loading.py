@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from appo.algorithms import checkpoints
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.config import ModelConfig
@@ -64,7 +65,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
     spec, spaces = batch.spec, batch.spaces
     batch.close()
-    checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
+    checkpoint = find_checkpoint(policy_folder(folder, policy), kind, config.run.save_best_metric)
     return RestoredPolicy(restore_model(checkpoint, config.model, spec, device), spaces, spec, checkpoint, config)
 
 

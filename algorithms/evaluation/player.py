@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation import tournament
 from appo.algorithms.evaluation.config import EvaluationConfig
@@ -56,10 +57,6 @@ class EvaluationJob(NamedTuple):
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
     sampling: SamplingConfig = SamplingConfig()
-
-    def checkpoint_dir(self, policy: int) -> Path:
-        """Where a policy's checkpoints lie."""
-        return self.folder / f"checkpoint_p{policy}"
 
     @property
     def episodes(self) -> int | None:
@@ -115,7 +112,7 @@ def play(job: EvaluationJob) -> int:
 
 
 def _find(job: EvaluationJob, policy: int) -> Checkpoint:
-    found = find_checkpoint(job.checkpoint_dir(policy), job.checkpoint_kind, job.best_metric)
+    found = find_checkpoint(policy_folder(job.folder, policy), job.checkpoint_kind, job.best_metric)
     for warning in found.warnings:
         log.warning("%s", warning)
     return found
@@ -199,7 +196,7 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     env_seed, action_seed = _seeds(job)
     env = _build_envs(job, screen, env_seed, choose_num_envs(matches, tournament.MAX_ENVS))
     cleanup.callback(_close, env)
-    folders = [job.checkpoint_dir(policy) for policy in range(job.sampling.num_policies)]
+    folders = [policy_folder(job.folder, policy) for policy in range(job.sampling.num_policies)]
     entrants = tournament.find_entrants(
         folders,
         job.checkpoint_kind,

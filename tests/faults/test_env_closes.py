@@ -48,7 +48,7 @@ def test_a_few_closes_pass():
 
 
 def test_an_engine_has_been_started_before_its_environment_is_closed(monkeypatch):
-    started = []
+    started: list[psutil.Process] = []
 
     class Recorded:
         def __init__(self, environments):
