@@ -1,4 +1,4 @@
-"""What the name of a checkpoint's file tells, and which files of a folder are checkpoints; nothing is opened here."""
+"""Where checkpoints lie, what their names tell, and which files of a folder are some; nothing is opened here."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ def list_best(folder: Path, metric_name: str) -> list[Named]:
     by_metric = [named for named in everything if named.label == label]
     others = [named for named in everything if named.label != label]
     return sorted(by_metric, key=lambda named: (named.value, named.steps), reverse=True) + others
+
+
+def policy_folder(experiment: Path, policy: int) -> Path:
+    """Where the checkpoints of a policy lie in the folder of its experiment."""
+    return experiment / f"checkpoint_p{policy}"
 
 
 def folder_of(folder: Path, kind: str) -> Path:

@@ -212,7 +212,9 @@ def load_newest_valid(
     Raises:
         CheckpointError: there are checkpoints, but none of this kind can be read. Starting from nothing would
             bury them.
+        ValueError: there is no such kind.
     """
+    require_known(kind)
     candidates = _candidates(folder, kind, metric_name)
     warnings: list[str] = []
     for path in candidates:

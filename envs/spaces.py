@@ -78,15 +78,24 @@ class ObservationLayout:
         for number, (view, part) in enumerate(zip(views, self.parts, strict=True)):
             value = observation
             for key in part.path:
-                try:
-                    value = value[key]
-                except (KeyError, IndexError, TypeError):
-                    raise MisfitError(part.leaf.name, "in every observation", _describe_missing(value)) from None
+                value = _below(value, key, part)
             # Assigning would stretch a value that is too small, and cast one of any dtype, without a word.
             is_known = type(value) is np.ndarray and value.dtype is self.known_dtypes[number]
             if not is_known or value.shape != batch + part.native_shape:
                 self.known_dtypes[number] = _fitting(value, part, batch).dtype
             view[rows] = value if part.offset is None else value - part.offset
+
+    def batch_size(self, observation: Any) -> int | None:
+        """How many observations these are; None: one, without the axis of a batch. `write` says whether they fit.
+
+        Raises:
+            MisfitError: the first key is missing, or has no shape.
+        """
+        part, value = self.parts[0], observation
+        for key in part.path:
+            value = _below(value, key, part)
+        shape = _as_array(value, part).shape
+        return shape[0] if len(shape) == len(part.native_shape) + 1 else None
 
     def restored(self, arrays: dict[str, np.ndarray]) -> Any:
         """The arrays [E, ...] by leaf as one batch of the space: nested, with its dtypes and its own axes."""
@@ -120,12 +129,23 @@ class ObservationLayout:
                 raise MisfitError(part.leaf.name, f"one of {part.leaf.num_categories} categories", f"{value}")
 
 
-def _fitting(value: Any, part: ObservationPart, batch: tuple[int, ...]) -> np.ndarray:
-    """The value as an array, which has the declared shape and can be cast to the declared dtype."""
+def _below(value: Any, key: str, part: ObservationPart) -> Any:
     try:
-        array = np.asarray(value)
+        return value[key]
+    except (KeyError, IndexError, TypeError):
+        raise MisfitError(part.leaf.name, "in every observation", _describe_missing(value)) from None
+
+
+def _as_array(value: Any, part: ObservationPart) -> np.ndarray:
+    try:
+        return np.asarray(value)
     except ValueError:
         raise MisfitError(part.leaf.name, "an array", "a sequence of parts of different sizes") from None
+
+
+def _fitting(value: Any, part: ObservationPart, batch: tuple[int, ...]) -> np.ndarray:
+    """The value as an array, which has the declared shape and can be cast to the declared dtype."""
+    array = _as_array(value, part)
     shape = batch + part.native_shape
     if array.shape != shape:
         raise MisfitError(part.leaf.name, f"of shape {shape}, as its space says", describe(value))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import LOCATION, parse_saved
@@ -110,7 +111,7 @@ def write_folder(experiment: Path, folder: Path, kind: str, command: str) -> lis
     atomic_write_json(folder / CONFIG_FILE, {"options": options, "typed": sorted(set(saved.typed) - set(LOCATION))})
     left_out = []
     for number, each in enumerate(restored):
-        place = folder / f"checkpoint_p{number}"
+        place = policy_folder(folder, number)
         shutil.rmtree(place, ignore_errors=True)  # of an earlier time
         place.mkdir()
         shutil.copy2(each.checkpoint.path, place)

@@ -7,12 +7,11 @@ how often. What is marked as in parallel is done by other processes or threads m
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines
+from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines, read_tree
 
 EXIT_OK, EXIT_REFUSED = 0, 2
 
@@ -29,8 +28,7 @@ def read_timing(folder: Path) -> tuple[TimingNode, ...]:
     """
     path = folder / TIMING_FILE
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(TimingNode.from_json(kind) for kind in told["processes"])
+        return read_tree(path)
     except OSError as error:
         raise TimingError(
             f"{path} cannot be read ({error.strerror}); name the folder of an experiment, such as train_dir/first; the "

@@ -24,7 +24,7 @@ class EvaluationConfig:
     policy_index: int = option(0, "Which of several trained policies plays; -1: each of them in turn", minimum=-1)
     eval_num_envs: int = option(
         -1,
-        "Environments that score side by side without a window. -1: at most 8, in this process; with a number, they "
+        "Environments that score side by side, with --no_render. -1: at most 8, in this process; with a number, they "
         "are spread over processes",
         minimum=-1,
     )
@@ -45,7 +45,7 @@ class EvaluationConfig:
     max_num_frames: int = option(-1, "End after this many environment frames. -1: no limit", minimum=-1)
 
     def check_combinations(self) -> None:
-        """Refuse what a tournament has no use for, and a pace that is too slow to watch, which no video file can state.
+        """Refuse what would be left out, and a pace that is too slow to watch, which no video file can state.
 
         Raises:
             ConfigError: the message names the nearest value that works.
@@ -64,6 +64,14 @@ class EvaluationConfig:
             raise ConfigError("eval_num_envs=0 leaves nothing to score with; nearest: 1, or -1: as many as are of use")
         if self.tournament and self.eval_num_envs > 0:
             raise ConfigError("eval_num_envs is not for --tournament=True, which has its own; leave it out")
+        if self.eval_num_envs > 0 and (self.save_video or not self.no_render):
+            instead = " instead of --save_video" if self.save_video else ""
+            raise ConfigError(f"eval_num_envs={self.eval_num_envs} scores without a window; add --no_render{instead}")
+        if self.eval_num_workers > 0 and self.eval_num_envs < 0:
+            raise ConfigError(
+                f"eval_num_workers={self.eval_num_workers} is for environments whose number is typed; "
+                + ("leave it out" if self.tournament else f"add --eval_num_envs={self.eval_num_workers}")
+            )
         if 0.0 < self.fps < _SLOWEST_FPS:
             raise ConfigError(
                 f"fps={self.fps:g} is slower than an image every ten seconds; nearest: {_SLOWEST_FPS:g}, or 0: the "

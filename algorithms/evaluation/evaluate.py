@@ -54,7 +54,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The episodes that were played, one entry each, in the order in which they ended."""
+    """The episodes that were played, one entry each, in the order in which they ended; those of one match together."""
 
     returns: NDArray[np.float64]  # sums of raw rewards
     true_returns: NDArray[np.float64]  # of the episodes that have an objective; the return where none is reported
@@ -65,6 +65,8 @@ class EvalResult:
     env_ids: NDArray[np.int64]  # the environment of each episode
     agents: NDArray[np.int64]  # the agent of each
     extras: dict[str, NDArray[np.float64]]  # what `extra` has the means of
+    episodes: tuple[EpisodeFinished, ...]  # what all of the above is made from
+    is_complete: bool  # all that was asked for was played; else those that ended first, the short ones, count too often
     aborted: int = 0  # episodes that were lost with their environment, and played again
 
     @property
@@ -129,8 +131,8 @@ def evaluate_policy(
     Args:
         policy: with one row of memory per agent row.
         env: is reset here, and left open.
-        num_episodes: how many are played by all environments together; None: no limit. An episode of several agents
-            counts once here, and gives a return for each agent.
+        num_episodes: how many are played by all environments together; None: no limit, so that the result is complete
+            only with `max_frames`. An episode of several agents counts once here, and gives a return for each agent.
         max_frames: end after this many simulator frames; unfinished episodes are dropped.
         deterministic: take the most likely action instead of drawing one.
         action_repeat: hold each action until it has covered this many frames; 0: for one step.
@@ -159,10 +161,11 @@ def evaluate_policy(
             episodes.append(counted)
             if on_episode is not None:
                 on_episode(counted.agent, counted.episode)
-    return _result(episodes, collector, time.monotonic() - began)
+    is_complete = collector.is_full if num_episodes is not None else collector.frames >= limit
+    return _result(episodes, collector, time.monotonic() - began, is_complete=is_complete)
 
 
-def _result(counted: list[Counted], collector: EpisodeCollector, wall_time: float) -> EvalResult:
+def _result(counted: list[Counted], collector: EpisodeCollector, wall_time: float, *, is_complete: bool) -> EvalResult:
     episodes = [each.episode for each in counted]
     true_returns = [episode.true_return for episode in episodes if not math.isnan(episode.true_return)]
     extras: dict[str, list[float]] = {}
@@ -179,6 +182,8 @@ def _result(counted: list[Counted], collector: EpisodeCollector, wall_time: floa
         env_ids=np.array([each.env for each in counted], np.int64),
         agents=np.array([each.agent for each in counted], np.int64),
         extras={name: np.array(values, np.float64) for name, values in sorted(extras.items())},
+        episodes=tuple(episodes),
+        is_complete=is_complete,
         aborted=collector.aborted,
     )
 

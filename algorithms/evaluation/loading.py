@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from appo.algorithms import checkpoints
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.config import ModelConfig
@@ -14,6 +15,8 @@ from appo.utils.options import ConfigError
 
 if TYPE_CHECKING:
     from appo.algorithms.train_config import TrainConfig
+
+_KINDS = ("latest", "best")
 
 
 class RestoredPolicy(NamedTuple):
@@ -37,7 +40,8 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
         device: as torch names it.
 
     Raises:
-        ConfigError: there is no such experiment, no checkpoint that can be read, or its environment is not installed.
+        ConfigError: there is no such experiment or kind, no checkpoint that can be read, or its environment is not
+            installed.
         EnvError: the environment, which is built to see its spaces, fails.
     """
     from appo.algorithms.config import resolve_evaluation
@@ -45,6 +49,12 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     from appo.envs.option_wrappers import env_of
     from appo.envs.registry import make_batch_env
 
+    if kind not in _KINDS:
+        raise ConfigError(f"kind={kind!r} is unknown; there are {', '.join(_KINDS)}")
+    try:
+        folder = folder.expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{str(folder)!r}: there is no home folder of that user; name the whole path") from None
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no experiment: it has no config.json")
     # Absolute: of the folder that one stands in, the path `.` has no name.
@@ -55,7 +65,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
     spec, spaces = batch.spec, batch.spaces
     batch.close()
-    checkpoint = find_checkpoint(folder / f"checkpoint_p{policy}", kind, config.run.save_best_metric)
+    checkpoint = find_checkpoint(policy_folder(folder, policy), kind, config.run.save_best_metric)
     return RestoredPolicy(restore_model(checkpoint, config.model, spec, device), spaces, spec, checkpoint, config)
 
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation import tournament
 from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.evaluation.evaluate import Player, choose_num_envs, evaluate_policy
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
-from appo.algorithms.evaluation.report import EpisodeLines, print_result, save_result
+from appo.algorithms.evaluation.report import Conditions, EpisodeLines, may_replace, print_result, save_result
 from appo.algorithms.evaluation.screen import Screen, Viewer
 from appo.algorithms.evaluation.seats import SeatedPolicies
 from appo.algorithms.evaluation.video import VideoRecorder
@@ -56,10 +57,6 @@ class EvaluationJob(NamedTuple):
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
     sampling: SamplingConfig = SamplingConfig()
-
-    def checkpoint_dir(self, policy: int) -> Path:
-        """Where a policy's checkpoints lie."""
-        return self.folder / f"checkpoint_p{policy}"
 
     @property
     def episodes(self) -> int | None:
@@ -115,7 +112,7 @@ def play(job: EvaluationJob) -> int:
 
 
 def _find(job: EvaluationJob, policy: int) -> Checkpoint:
-    found = find_checkpoint(job.checkpoint_dir(policy), job.checkpoint_kind, job.best_metric)
+    found = find_checkpoint(policy_folder(job.folder, policy), job.checkpoint_kind, job.best_metric)
     for warning in found.warnings:
         log.warning("%s", warning)
     return found
@@ -165,9 +162,19 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
     )
     print_result(result, title)
     if len(result.returns):
-        saved = save_result(result, job.folder / "evaluation" / f"{name}_step{checkpoint.train_step}", title)
-        print(f"results: {saved} and .csv", flush=True)
+        path = job.folder / "evaluation" / f"{name}_step{checkpoint.train_step}"
+        number = range(len(found)) if agent_map else [job.options.policy_index]
+        played = {f"policy_{policy}": str(each.path) for policy, each in zip(number, found, strict=True)}
+        saved = save_result(result, path, title, _conditions(job, env.num_envs, played))
+        print(
+            f"results: {saved} and .csv" if saved else f"results: not saved; {path}.json is complete, these are not",
+            flush=True,
+        )
     _close_recorder(recorder)
+
+
+def _conditions(job: EvaluationJob, num_envs: int, checkpoints: dict[str, str]) -> Conditions:
+    return Conditions(job.options.eval_deterministic, job.seed, num_envs, checkpoints)
 
 
 def _seeds(job: EvaluationJob) -> tuple[int, int]:
@@ -189,7 +196,7 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     env_seed, action_seed = _seeds(job)
     env = _build_envs(job, screen, env_seed, choose_num_envs(matches, tournament.MAX_ENVS))
     cleanup.callback(_close, env)
-    folders = [job.checkpoint_dir(policy) for policy in range(job.sampling.num_policies)]
+    folders = [policy_folder(job.folder, policy) for policy in range(job.sampling.num_policies)]
     entrants = tournament.find_entrants(
         folders,
         job.checkpoint_kind,
@@ -208,10 +215,19 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
         results = played.matrix.of(one, other)
         print(f"{one} - {other}: {results.wins} won, {results.draws} drawn, {results.losses} lost", flush=True)
 
-    played.play(matches, on_pair=tell, after_step=_after_step(stop, window, screen))
+    is_complete = played.play(matches, on_pair=tell, after_step=_after_step(stop, window, screen))
     show_wins(WinTable.of(played.content()))
-    atomic_write_json(job.folder / tournament.TOURNAMENT, played.content(), durable=False)
-    print(f"results: {job.folder / tournament.TOURNAMENT}")
+    if not is_complete:
+        print("stopped early: pairs have not met equally often, and short matches are over-represented", flush=True)
+    path = job.folder / tournament.TOURNAMENT
+    if may_replace(path, is_complete=is_complete):
+        files = {name: str(file) for name, file in entrants.checkpoints.items() if name in policies}
+        conditions = _conditions(job, env.num_envs, files)._asdict()
+        content = played.content() | {"complete": is_complete, "matches_of_each_pair": matches} | conditions
+        atomic_write_json(path, content, durable=False)
+        print(f"results: {path}", flush=True)
+    else:
+        print(f"results: not saved; {path} is complete, these are not", flush=True)
     _close_recorder(recorder)
 
 
@@ -253,16 +269,14 @@ def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int, number: in
 
 
 def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecEnv:
-    """One environment to watch, or several side by side to score."""
-    if screen is not None:
-        return vec_env_of(screen.build(job.env, job.family_options, EnvContext(seed=seed)))
+    """The same to be stepped apart, as many as are of use, in processes where a number was typed."""
     wanted = job.options.eval_num_envs
     number = choose_num_envs(job.episodes) if wanted < 0 else wanted
     if job.episodes:
         number = min(number, job.episodes)
     workers = job.options.eval_num_workers
-    if wanted < 0 or workers == 0:
-        return make_vec_env(job.env, number, seed=seed, options=job.family_options)
+    if screen is not None or wanted < 0 or workers == 0:
+        return vec_env_of(_build_envs(job, screen, seed, number))
     workers = min(number, core_count() if workers < 0 else workers)
     processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": Restarts("restart")}
     return make_vec_env(job.env, number, seed=seed, options=job.family_options, **processes)

@@ -24,7 +24,7 @@ from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation.loading import restore_policy
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import PolicyInference
-from appo.envs.api import ACTION_MASK, EnvSpec, MisfitError
+from appo.envs.api import ACTION_MASK, EnvSpec
 from appo.envs.contract import fitting_mask
 from appo.envs.spaces import ActionLayout, ObservationLayout
 
@@ -56,10 +56,16 @@ class LoadedPolicy:
 
     def reset(self, rows: Any = None) -> None:
         """An episode begins, in some rows of a batch, by number or as a mask, or in all of them."""
-        highest = 0 if rows is None or np.asarray(rows).dtype == np.bool_ else int(np.max(rows, initial=-1)) + 1
-        if highest > len(self._is_first):
-            self._resize(highest)
-        self._is_first[slice(None) if rows is None else np.asarray(rows)] = True
+        if rows is None:
+            self._is_first[:] = True
+            return
+        numbers = np.asarray(rows)
+        if numbers.dtype == np.bool_:
+            numbers = np.flatnonzero(numbers)
+        if not numbers.size:
+            return
+        self._resize(max(len(self._is_first), int(numbers.max()) + 1))
+        self._is_first[numbers] = True
 
     def act(self, observation: Any, *, action_mask: Any = None, deterministic: bool | None = None) -> Any:
         """The action for an observation of the environment's space, or one for each of a batch.
@@ -72,9 +78,8 @@ class LoadedPolicy:
         Raises:
             MisfitError: it is no observation of this space.
         """
-        number, is_batch = self._batch_size(observation)
-        if number != len(self._is_first):
-            self._resize(number)
+        size = self._layout.batch_size(observation)
+        is_batch, number = size is not None, 1 if size is None else size
         arrays = {leaf.name: np.zeros((number, *leaf.shape), leaf.dtype) for leaf in self.spec.observations}
         views = self._layout.views(arrays)
         self._layout.write(views, slice(None) if is_batch else 0, observation)
@@ -84,6 +89,7 @@ class LoadedPolicy:
             arrays[ACTION_MASK][:] = [fitting_mask(mask, width) for mask in masks]
         elif not any(leaf.name == ACTION_MASK for leaf in self._layout.leaves) and ACTION_MASK in arrays:
             arrays[ACTION_MASK][:] = 1
+        self._resize(number)
         chosen = self.deterministic if deterministic is None else deterministic
         rows = self._decide(np.arange(number), arrays, self._is_first, chosen)
         self._is_first[:] = False
@@ -93,8 +99,7 @@ class LoadedPolicy:
         self, rows: NDArray[np.int64], observations: Mapping[str, NDArray[Any]], is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """See `SamplerPolicy`."""
-        if len(rows) and rows.max() >= len(self._is_first):
-            self._resize(int(rows.max()) + 1)
+        self._resize(max(len(self._is_first), int(rows.max(initial=-1)) + 1))
         return self._decide(rows, observations, is_first, self.deterministic)
 
     def _decide(
@@ -107,23 +112,13 @@ class LoadedPolicy:
         return actions
 
     def _resize(self, number: int) -> None:
-        """Another batch: of the rows that there were, the states stay."""
+        """As many rows as that: of those that there were, the states stay."""
+        if number == len(self._is_first):
+            return
         self._inference.resize(number)
         kept = self._is_first[:number]
         self._is_first = np.ones(number, np.bool_)
         self._is_first[: len(kept)] = kept
-
-    def _batch_size(self, observation: Any) -> tuple[int, bool]:
-        value, space = observation, self.observation_space
-        while isinstance(value, Mapping):
-            if not isinstance(getattr(space, "spaces", None), Mapping):
-                raise MisfitError("obs", f"of {space}", f"a dict with {', '.join(map(str, value))}")
-            key = next(iter(space.spaces))
-            value, space = value[key], space[key]
-        shape = np.shape(value)
-        if len(shape) == len(space.shape) + 1:
-            return shape[0], True
-        return 1, False
 
 
 def load_policy(
@@ -138,7 +133,7 @@ def load_policy(
     """Load a trained policy from the folder of its experiment.
 
     Args:
-        folder: of the experiment, for example "train_dir/first".
+        folder: of the experiment, for example "train_dir/first"; "~" is the home folder.
         policy: which of several.
         kind: "latest" or "best" checkpoint.
         device: as torch names it.
@@ -146,7 +141,8 @@ def load_policy(
         seed: of drawn actions.
 
     Raises:
-        ConfigError: there is no such experiment, no checkpoint that can be read, or its environment is not installed.
+        ConfigError: there is no such experiment or kind, no checkpoint that can be read, or its environment is not
+            installed.
         EnvError: the environment, which is built to see its spaces, fails.
     """
     restored = restore_policy(Path(folder), policy=policy, kind=kind, device=device)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +15,8 @@ from appo.algorithms.evaluation.evaluate import EvalResult, summarize
 from appo.algorithms.messages import EpisodeFinished
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
+
+_COLUMNS = ("episode", "environment", "agent", "return", "true_return", "length")
 
 
 class EpisodeLines:
@@ -51,26 +55,62 @@ def print_result(result: EvalResult, title: str, console: Console | None = None)
     console.print(table)
     lost = f"; {result.aborted} episodes were lost with their environment and played again" if result.aborted else ""
     console.print(speed + lost, soft_wrap=True)
+    if not result.is_complete:
+        console.print("stopped early: short episodes are over-represented", soft_wrap=True)
 
 
-def save_result(result: EvalResult, path: Path, title: str) -> Path:
-    """Write the summary as JSON, and a line per episode as CSV beside it; the path of the first."""
+class Conditions(NamedTuple):
+    """What episodes were played with."""
+
+    deterministic: bool
+    seed: int
+    num_envs: int
+    checkpoints: dict[str, str]  # player -> file
+
+
+def may_replace(path: Path, *, is_complete: bool) -> bool:
+    """Whether results may take the place of a file: complete ones are not replaced by others."""
+    if is_complete:
+        return True
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return not (isinstance(told, dict) and told.get("complete", True))
+
+
+def save_result(result: EvalResult, path: Path, title: str, conditions: Conditions) -> Path | None:
+    """Write the summary as JSON, and a line per episode as CSV beside it.
+
+    Returns:
+        The path of the first; None: nothing was written, since complete results lie there and these are not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    numbers = {"return": result.returns, "true_return": result.true_returns, "length": result.lengths, **result.extras}
+    if not may_replace(path.with_suffix(".json"), is_complete=result.is_complete):
+        return None
+    numbers = {"return": result.returns, "true_return": result.true_returns, "length": result.lengths}
     content = {
         "title": title,
+        "complete": result.is_complete,
         "episodes": len(result.returns),
         "frames": result.frames,
         "seconds": result.wall_time,
         "aborted": result.aborted,
         "summary": {name: summarize(values)._asdict() for name, values in numbers.items()},
+        "extra": {name: summarize(values)._asdict() for name, values in result.extras.items()},
+        **conditions._asdict(),
     }
     atomic_write_json(path.with_suffix(".json"), content, durable=False)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["episode", "environment", "agent", "return", "length"])
-        columns = (result.env_ids, result.agents, result.returns, result.lengths)
-        writer.writerows([number, *row] for number, row in enumerate(zip(*columns, strict=True), 1))
+        extras = list(result.extras)
+        writer.writerow([*_COLUMNS, *(f"extra_{name}" for name in extras)])
+        for number, (env, agent, episode) in enumerate(
+            zip(result.env_ids, result.agents, result.episodes, strict=True), 1
+        ):
+            objective = "" if math.isnan(episode.true_return) else episode.true_return
+            row = [number, env, agent, episode.episode_return, objective, episode.length_frames]
+            writer.writerow([*row, *(episode.extra.get(name, "") for name in extras)])
     return path.with_suffix(".json")
 
 

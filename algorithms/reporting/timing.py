@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,16 @@ class TimingNode(NamedTuple):
         parts = tuple(cls.from_json(part) for part in numbers.get("parts", ()))
         name, parallel = str(numbers["name"]), bool(numbers["parallel"])
         return cls(name, int(numbers["times"]), float(numbers["total_s"]), parallel, parts)
+
+
+def read_tree(path: Path) -> tuple[TimingNode, ...]:
+    """The nodes of a `timing.json`, one for each kind of process.
+
+    Raises:
+        OSError: it cannot be read.
+        KeyError, TypeError, ValueError: it is not what a run writes.
+    """
+    return tuple(TimingNode.from_json(kind) for kind in json.loads(path.read_text(encoding="utf-8"))["processes"])
 
 
 class StageTimes:

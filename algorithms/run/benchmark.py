@@ -6,7 +6,6 @@ experiments.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from appo.algorithms.config import ResolvedConfig
-from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines
-from appo.algorithms.run.trial import Period, is_option, last_line, result_file, started, words_of
+from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines, read_tree
+from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.run.trial import Period, last_line, result_file, started, words_of
 from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
 
@@ -35,8 +35,17 @@ class Rates(NamedTuple):
     seconds: float  # that the mean covers
 
 
+class Measured(NamedTuple):
+    """What a run showed while it was looked at."""
+
+    rates: Rates
+    resident_mb: float  # at most; memory that processes share counts in each
+    tree: tuple[TimingNode, ...]  # where the time went, from the start on
+    stopped_early: bool  # the user ended it before all was measured
+
+
 def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[[], bool]) -> int:
-    """Run, print, save; the exit code.
+    """Run, print, save; the exit code. A run that ends by itself before all is measured has failed: nothing is saved.
 
     Args:
         argv: the words of the command line, without the program.
@@ -48,12 +57,7 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
     """
     config = resolved.config
     path = result_file(config, "benchmark")
-    is_typed = any(is_option(word, "train_for_seconds") for word in argv)
-    if is_typed and config.run.train_for_seconds < 1.0:
-        raise ConfigError(
-            f"train_for_seconds={config.run.train_for_seconds:g} is too short to measure anything in; nearest: 1"
-        )
-    period = Period(WARM_UP_S, config.run.train_for_seconds if is_typed else MEASURED_S, LONGEST_START_S)
+    period = period_of(resolved)
     looks, memory_mb = [], 0.0
     with tempfile.TemporaryDirectory(prefix="appo-benchmark-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -61,34 +65,55 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
             for look in trial.looks(period, is_stopped, learns=not config.run.sampler_only):
                 looks.append(look)
                 memory_mb = max(memory_mb, _memory_mb(trial.process.pid))
-        tree = _tree_of(trial.folder / TIMING_FILE)
-        if len(looks) < 2 or looks[-1][0] == looks[0][0]:
+        seconds = looks[-1][0] - looks[0][0] if looks else 0.0
+        is_short = seconds < period.measured_s
+        if not seconds or (is_short and not is_stopped()):
+            ended = f"the run ended after {seconds:.0f} of {period.measured_s:g} s"
             said = "it was stopped before" if is_stopped() else f"the run said last: {last_line(folder)}"
-            print(f"benchmark: nothing was measured; {said}", flush=True)
+            print(f"benchmark: {ended if seconds else 'nothing was measured'}; {said}", flush=True)
             return EXIT_FAILED
-    rates = rates_of(looks)
-    windows = f" ({rates.lowest:,.0f} .. {rates.highest:,.0f} in windows of {WINDOW_S:g} s)"
-    is_short = rates.seconds < min(WINDOW_S, period.measured_s) or is_stopped()
-    print(
-        f"benchmark: {config.env.env}: {rates.mean:,.0f} frames per second"
-        f"{windows if rates.seconds >= 2 * WINDOW_S else ''} over {rates.seconds:.0f} s"
-        f"{', stopped early' if is_short else ''}; "
-        f"{memory_mb:,.0f} MB resident, where memory that processes share counts in each"
-    )
-    print("where the time went, the start and the warm-up included:")
-    for line in in_lines(tree):
-        print(line)
-    content: dict[str, Any] = {"env": config.env.env, "options": list(argv), "frames_per_s": rates._asdict()}
-    content |= {"stopped_early": is_short, "resident_mb": memory_mb, "processes": [kind.as_json() for kind in tree]}
+        tree = _tree_of(trial.folder / TIMING_FILE)
+    found = Measured(rates_of(looks), memory_mb, tree, stopped_early=is_short)
+    _tell(found, config.env.env)
+    content: dict[str, Any] = {"env": config.env.env, "options": list(argv), "frames_per_s": found.rates._asdict()}
+    content |= {"stopped_early": found.stopped_early, "resident_mb": found.resident_mb}
+    content["processes"] = [kind.as_json() for kind in found.tree]
     atomic_write_json(path, content, durable=False)
     print(f"benchmark: saved as {path}", flush=True)
     return 0
 
 
+def period_of(resolved: ResolvedConfig) -> Period:
+    """When the run is looked at: for as long as is typed now, or said by --preset or --config, which count as typed.
+
+    Raises:
+        ConfigError: that is too short.
+    """
+    name, typed_s = "train_for_seconds", resolved.config.run.train_for_seconds
+    is_typed = name in resolved.typed and (not resolved.resumed or resolved.origins[name] != CONFIG_FILE)
+    if is_typed and typed_s < 1.0:
+        raise ConfigError(f"{name}={typed_s:g} is too short to measure anything in; nearest: 1")
+    return Period(WARM_UP_S, typed_s if is_typed else MEASURED_S, LONGEST_START_S)
+
+
+def _tell(found: Measured, env: str) -> None:
+    rates = found.rates
+    windows = f" ({rates.lowest:,.0f} .. {rates.highest:,.0f} in windows of {WINDOW_S:g} s)"
+    print(
+        f"benchmark: {env}: {rates.mean:,.0f} frames per second"
+        f"{windows if rates.seconds >= 2 * WINDOW_S else ''} over {rates.seconds:.0f} s"
+        f"{', stopped early' if found.stopped_early else ''}; "
+        f"{found.resident_mb:,.0f} MB resident, where memory that processes share counts in each"
+    )
+    print("where the time went, the start and the warm-up included:")
+    for line in in_lines(found.tree):
+        print(line)
+
+
 def _tree_of(path: Path) -> tuple[TimingNode, ...]:
     """Where the time has gone, as far as the run has told."""
     try:
-        return tuple(TimingNode.from_json(kind) for kind in json.loads(path.read_text())["processes"])
+        return read_tree(path)
     except OSError:
         return ()  # it comes with the first point
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.timing import TIMING_FILE
@@ -96,7 +97,7 @@ class Experiment:
 
     def checkpoint_dir(self, policy: int) -> Path:
         """Where a policy's checkpoints lie."""
-        return self.folder / f"checkpoint_p{policy}"
+        return policy_folder(self.folder, policy)
 
     def summary_dir(self, policy: int) -> Path:
         """Where a policy's TensorBoard events lie."""

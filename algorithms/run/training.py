@@ -7,6 +7,7 @@ started, none of which may touch the process that asks for it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import signal
 import subprocess
@@ -26,7 +27,7 @@ class TrainingResult(NamedTuple):
     """How a run ended."""
 
     folder: Path  # of the experiment
-    summary: dict[str, Any]  # as in summary.json; empty where nothing was left to do
+    summary: dict[str, Any]  # as in summary.json; empty where nothing was left to do, or it ended before it began
     exit_code: int  # 0: the stop condition was met; 130 or 143: a signal ended it, and it can go on
 
 
@@ -60,15 +61,28 @@ def train(
     name = env if isinstance(env, str) else _name_of(env)
     words = [f"--env={name}", f"--experiment={experiment}", f"--train_dir={train_dir}"]
     words += [f"--{option}={_typed(value)}" for option, value in options.items()]
+    place = Path(train_dir)
+    with contextlib.suppress(RuntimeError):  # no home folder of that user: refused below
+        place = place.expanduser()
+    folder = Path(place, str(options.get("experiments_root", "")), experiment)
+    path = folder / "summary.json"
+    before = _stamp(path)  # of an earlier start
     code, lines = _run(words, quiet)
     if code == _REFUSED:
         raise ConfigError(lines[-1].removeprefix("train_appo.py: error: ") if lines else "refused")
     if code == 1 or code < 0:
         said = list(lines)[-20:]
         raise TrainingFailed("\n".join([said[-1], "", "Its last lines:", *said]) if said else "it said nothing")
-    folder = Path(train_dir).expanduser() / str(options.get("experiments_root", "")) / experiment
-    path = folder / "summary.json"
-    return TrainingResult(folder, json.loads(path.read_text()) if path.is_file() else {}, code)
+    return TrainingResult(folder, json.loads(path.read_text()) if _stamp(path) != before else {}, code)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes whenever a file is replaced; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
@@ -78,7 +92,12 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
     lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
     # A session of its own: a Ctrl+C reaches it once, from here.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",  # an environment may print anything
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         while True:
@@ -90,6 +109,9 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
                 return process.wait(), lines
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
+            except BaseException:
+                process.terminate()  # else leaving this block would wait for the whole training
+                raise
 
 
 def _typed(value: Any) -> str:
@@ -98,7 +120,12 @@ def _typed(value: Any) -> str:
 
 
 def _name_of(factory: Callable[..., Any]) -> str:
-    module, name = factory.__module__, factory.__qualname__
+    module, name = (getattr(factory, key, None) for key in ("__module__", "__qualname__"))
+    if module is None or name is None:  # a `functools.partial`, for example
+        raise ConfigError(
+            f"env={factory!r} has no name that the processes of a run could import; define a function in a module of "
+            "its own and give its name, for example env='my_envs:make_env'"
+        )
     if module == "__main__" or "." in name or "<" in name:
         raise ConfigError(
             f"env={name} of {module} cannot be imported by the processes of a run; put it into a module of its own and "

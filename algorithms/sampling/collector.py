@@ -32,7 +32,7 @@ class EpisodeCollector:
     """Adds up the episodes of N environments.
 
     An episode of several agents counts once for its environment, when the environment begins another one, and gives a
-    return for each agent.
+    return for each agent. Until then those of agents that have ended are held: it may be lost, and played again.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, episodes: NDArray[np.int64] | None) -> None:
@@ -48,6 +48,7 @@ class EpisodeCollector:
         self._stats = EpisodeStats(num_envs * self._agents)
         self._left: NDArray[np.float64] = np.full(num_envs, math.inf) if episodes is None else episodes.astype(float)
         self._episode = np.full(num_envs, -1, np.int64)
+        self._held: dict[int, list[Counted]] = {}  # by environment
         self.ended = np.zeros(0, np.bool_)
         """[n] of the batch that was added last: an episode ended in this environment."""
         self.frames = 0
@@ -66,7 +67,7 @@ class EpisodeCollector:
         return wants
 
     def add(self, batch: StepBatch) -> list[Counted]:
-        """Account for the steps of some environments; the episodes that they ended and that count."""
+        """Account for the steps of some environments; the episodes that count, of environments that ended theirs."""
         envs, agents = batch.env_ids, self._agents
         rows = rows_of_envs(envs, agents)
         frames = batch.frames.reshape(len(envs), -1)
@@ -85,8 +86,7 @@ class EpisodeCollector:
         for row, episode in zip(self._stats.ended_rows, finished, strict=True):
             env = row // agents
             if self._left[env] > 0:
-                done = self._with_objective(episode)
-                counted.append(Counted(env, row % agents, done))
+                counted.append(Counted(env, row % agents, self._with_objective(episode)))
         begins = batch.episode_id > self._episode[envs]
         self._episode[envs] = batch.episode_id
         if agents == 1:
@@ -95,12 +95,23 @@ class EpisodeCollector:
             self.ended = begins & (batch.kind == KIND_STEP)
         over = envs[self.ended]
         self._left[over] -= self._left[over] > 0
-        return counted
+        return counted if agents == 1 else self._of_whole_episodes(counted, lost=envs[lost], over=over)
 
     def close_episode(self, env: int) -> None:
         """End the episode of an environment here, as a limit says; it counts."""
         self._stats.forget(np.arange(env * self._agents, (env + 1) * self._agents))
         self._left[env] -= self._left[env] > 0
+        self._held.pop(env, None)
+
+    def _of_whole_episodes(
+        self, counted: list[Counted], *, lost: NDArray[np.int64], over: NDArray[np.int64]
+    ) -> list[Counted]:
+        """Hold what counts of agents until the episode of their environment is over, and drop it where that is lost."""
+        for env in lost.tolist():
+            self._held.pop(env, None)
+        for each in counted:
+            self._held.setdefault(each.env, []).append(each)
+        return [each for env in over.tolist() for each in self._held.pop(env, ())]
 
     def _with_objective(self, episode: EpisodeFinished) -> EpisodeFinished:
         """Use the return as the objective where no environment of this kind reports one."""

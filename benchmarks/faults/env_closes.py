@@ -1,15 +1,17 @@
 """Close vector environments in the middle of everything, hundreds of times: does it ever hang, and is anything left?
 
-    python -m benchmarks.faults.env_closes [--closes=500] [--timeout=1] [--doom_share=0.1]
+    python -m benchmarks.faults.env_closes [--closes=500] [--timeout=1] [--doom_share=0.2]
 
 Each time, environments run in processes and are closed at a random moment of a random trouble: idle, busy, results that
 nobody took, messages that wait for room, a step that sleeps for ever, ignores SIGTERM, stops or kills its process, a
-`close` that raises, an engine that nobody closes; some of them play Doom, whose engines are processes of their own.
+`close` that raises, an engine that nobody closes, whose process is killed or not. Some of them play Doom, whose engines
+are processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import random
@@ -31,6 +33,7 @@ from rich.console import Console
 
 from appo.envs.vector.errors import VecEnvError
 from appo.envs.vector.make import make_vec_env
+from appo.utils.processes import adopt_orphans
 from benchmarks.measuring import markdown
 
 TROUBLES = (
@@ -107,6 +110,7 @@ class Troubled(gymnasium.Env[Any, Any]):
 def main(argv: Sequence[str] | None = None) -> int:
     """Close, count, print; 1 when something took too long or is left."""
     args = _parser().parse_args(argv)
+    adopt_orphans()  # else what is left of a process that was killed is nobody's here, and not seen
     rng = random.Random(args.seed)
     shared_before = _shared_memory()
     seconds: dict[str, list[float]] = {}
@@ -121,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = _descendants()
         left[name] += bool(found)
         for process in found:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                process.kill()
     rows = [
         [
             name,
@@ -160,7 +165,9 @@ def close_once(trouble: str, method: Any, rng: random.Random, timeout: float, *,
     actions = np.zeros(4, np.int64)
     for _ in range(2):
         vec.step(actions)
-    if trouble not in ("idle", "killed"):
+    if trouble == "engine":
+        vec.step(actions)  # to its end: every engine has been started
+    elif trouble not in ("idle", "killed"):
         vec.send(actions)
         time.sleep(rng.uniform(0.0, 0.3))
     processes: Any = vec._envs
@@ -168,8 +175,8 @@ def close_once(trouble: str, method: Any, rng: random.Random, timeout: float, *,
         for worker in processes.workers:
             os.kill(worker.pid, signal.SIGSTOP)
             worker.post(b"x" * 4_000_000)
-    if trouble in ("killed", "stopped"):
-        number = signal.SIGKILL if trouble == "killed" else signal.SIGSTOP
+    if trouble in ("killed", "stopped") or (trouble == "engine" and rng.random() < 0.5):
+        number = signal.SIGSTOP if trouble == "stopped" else signal.SIGKILL
         os.kill(rng.choice(processes.workers).pid, number)
     began = time.monotonic()
     vec.close(timeout)

@@ -39,7 +39,8 @@ WARM_UP_S = 20.0
 SETTLE_S = 1.0  # of a turn: batches that were on their way when it was stopped
 SILENCE_S = 30.0
 POLL_S = 0.05
-Z_95 = 1.96
+CONFIDENCE = 0.95
+EXIT_SLOWER, EXIT_NOT_MEASURED = 1, 2
 # Runs a command in a terminal of its own, whose output it reads as a terminal would.
 IN_TERMINAL = [
     *("env", "TERM=xterm-256color", sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"),
@@ -58,9 +59,12 @@ class Runner:
 
     def freeze(self) -> None:
         """Stop every process, the driver first: it must not see the others stand still."""
-        self._frozen = [self._root, *self._root.children(recursive=True)]
+        self._frozen = [self._root]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._frozen += self._root.children(recursive=True)
         for process in self._frozen:
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def thaw(self) -> None:
         """Let every process go on, the driver last."""
@@ -80,7 +84,7 @@ class Runner:
         """Over one turn; over more where it tells of its frames too seldom.
 
         Raises:
-            MeasurementError: it ended, or tells nothing any more.
+            MeasurementError: it ended, tells nothing any more, or has made no frame.
         """
         began = time.time()
         first = self._next_after(began + SETTLE_S)
@@ -88,6 +92,8 @@ class Runner:
         last = self.told()
         if last[0] <= first[0]:
             last = self._next_after(first[0] + POLL_S)
+        if last[1] <= first[1]:
+            raise MeasurementError(f"no frame in a turn of {seconds:g} s; make turns longer with --seconds")
         return (last[1] - first[1]) / (last[0] - first[0])
 
     def _next_after(self, moment: float) -> tuple[float, int]:
@@ -103,7 +109,7 @@ class Verdict(NamedTuple):
     """How fast one is in units of the other."""
 
     ratio: float
-    low: float  # with 95 % confidence
+    low: float  # with 95 % confidence, by Student's t of the turns
     high: float
 
     @classmethod
@@ -111,7 +117,36 @@ class Verdict(NamedTuple):
         """From turns side by side; the mean of the logarithms, so that neither is the one that counts."""
         logs = [math.log(a / b) for a, b in zip(ours, others, strict=True)]
         middle, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-        return cls(*(math.exp(middle + z * error) for z in (0.0, -Z_95, Z_95)))
+        reach = student_t(len(logs) - 1) * error
+        return cls(*(math.exp(middle + way * reach) for way in (0.0, -1.0, 1.0)))
+
+
+def student_t(degrees: int) -> float:
+    """The t that the absolute value of Student's distribution stays below with 95 % probability.
+
+    With ``t = sqrt(n) * tan(a)``, n degrees of freedom and the odd or even powers of cos(a) up to n - 2::
+
+        P(|T| <= t) = 2 / pi * (a + sin(a) * (cos(a) + 2/3 cos(a)^3 + 2*4/(3*5) cos(a)^5 + ...))   n odd
+        P(|T| <= t) = sin(a) * (1 + 1/2 cos(a)^2 + 1*3/(2*4) cos(a)^4 + ...)                       n even
+
+    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # to the last digit of a float
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_within(middle, degrees) < CONFIDENCE else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _student_within(angle: float, degrees: int) -> float:
+    power = degrees % 2
+    term, total = math.cos(angle) ** power, 0.0
+    while power <= degrees - 2:
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+        power += 2
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if degrees % 2 else total
 
 
 @contextlib.contextmanager
@@ -163,7 +198,7 @@ def take_turns(ours: Runner, other: Runner, turns: int, seconds: float) -> tuple
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table; 1 when this tree is slower than the other by more than was allowed."""
+    """Measure, print the table; 1 when this tree is slower by more than was allowed, 2 when nothing was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, required=True, help="the folder of the other tree")
     parser.add_argument("--env", choices=tuple(TASKS), default="cartpole", help="the task")
@@ -195,12 +230,12 @@ def main(argv: Sequence[str]) -> int:
                 rates = take_turns(ours, theirs, chosen.turns, chosen.seconds)
         except MeasurementError as error:
             print(f"ab_test: {error}", file=sys.stderr)
-            return 1
+            return EXIT_NOT_MEASURED
     named = zip(("this", str(chosen.other)), rates, strict=True)
     show(COLUMNS, [[n, f"{statistics.median(r):.0f}", f"{min(r):.0f}", f"{max(r):.0f}"] for n, r in named])
     verdict = Verdict.of(*rates)
     print(f"this / other: {verdict.ratio:.3f}, with 95 % confidence {verdict.low:.3f} .. {verdict.high:.3f}")
-    return int(verdict.ratio < 1.0 - chosen.allowed)
+    return EXIT_SLOWER if verdict.ratio < 1.0 - chosen.allowed else 0
 
 
 if __name__ == "__main__":

@@ -275,6 +275,8 @@ def test_what_could_not_be_read_again_is_refused_before_anything_is_written(tmp_
 def test_an_unknown_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="checkpoint kind 'newest'; allowed: latest, best, milestone"):
         save(tmp_path, "newest", 1, 2, {})
+    with pytest.raises(ValueError, match="checkpoint kind 'bset'; allowed: latest, best, milestone"):
+        load_newest_valid(tmp_path, "bset")
 
 
 @pytest.mark.parametrize("is_encoded", [True, False], ids=["no room on disk", "no room for the copy either"])

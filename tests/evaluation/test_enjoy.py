@@ -309,10 +309,29 @@ def test_many_environments_score_in_processes_exactly_and_the_results_are_files(
     assert scores[0] == scores[2], "the same episodes in processes and without"
     told = json.loads((folder / "evaluation" / "policy0_step12.json").read_text())
     mean = sum(episode[0] for episode in scores[2]) / 7
+    assert told["complete"] and told["num_envs"] == 3 and told["seed"] == 3 and not told["deterministic"]
+    assert told["checkpoints"] == {"policy_0": str(next((folder / "checkpoint_p0").iterdir()))}
     assert told["episodes"] == 7 and told["summary"]["return"]["mean"] == pytest.approx(mean)
     rows = (folder / "evaluation" / "policy0_step12.csv").read_text().splitlines()
-    assert len(rows) == 8 and rows[0] == "episode,environment,agent,return,length"
+    assert len(rows) == 8 and rows[0] == "episode,environment,agent,return,true_return,length"
     assert sorted(row.split(",")[1] for row in rows[1:]) == ["0", "0", "0", "1", "1", "2", "2"], "each its share"
+
+
+def test_results_that_are_not_complete_say_so_and_replace_no_complete_ones(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    file = folder / "evaluation" / "policy0_step12.json"
+    score = [*place, "--no_render", "--eval_deterministic"]
+    cut = [*score, "--max_num_episodes=400", "--max_num_frames=500"]
+    assert enjoy(*cut) == 0
+    assert "stopped early: short episodes are over-represented" in capsys.readouterr().out
+    assert not json.loads(file.read_text())["complete"]
+    assert enjoy(*score, "--max_num_episodes=3") == 0
+    assert "stopped early" not in capsys.readouterr().out
+    kept = file.read_text(), file.with_suffix(".csv").read_text()
+    assert json.loads(kept[0])["complete"] and json.loads(kept[0])["deterministic"]
+    assert enjoy(*cut) == 0
+    assert f"not saved; {file} is complete" in capsys.readouterr().out
+    assert kept == (file.read_text(), file.with_suffix(".csv").read_text())
 
 
 def test_every_policy_of_a_population_is_scored(experiment, capsys):
@@ -326,7 +345,17 @@ def test_every_policy_of_a_population_is_scored(experiment, capsys):
     assert names == ["policy0_step12.json", "policy1_step30.json"]
 
 
-@pytest.mark.parametrize("words", [["--eval_num_envs=0"], ["--eval_num_envs=2", "--tournament"]])
-def test_environments_that_cannot_score_are_refused(experiment, capsys, words):
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--eval_num_envs=0"], "eval_num_envs=0 leaves nothing to score with"),
+        (["--eval_num_envs=2", "--tournament"], "eval_num_envs is not for --tournament=True"),
+        (["--eval_num_envs=2"], "eval_num_envs=2 scores without a window; add --no_render\n"),
+        (["--eval_num_envs=2", "--save_video", "--no_render"], "add --no_render instead of --save_video\n"),
+        (["--eval_num_workers=2", "--no_render"], "number is typed; add --eval_num_envs=2\n"),
+        (["--eval_num_workers=2", "--tournament"], "number is typed; leave it out\n"),
+    ],
+)
+def test_environments_that_cannot_score_are_refused(experiment, capsys, words, told):
     place, _ = experiment("CartPole-v1")
-    assert "eval_num_envs" in refused(capsys, *place, *words)
+    assert told in refused(capsys, *place, *words)

@@ -1,5 +1,8 @@
 """Which episodes count and what they earned: against playing them one after the other in a plain loop."""
 
+import csv
+import dataclasses
+import json
 import math
 from typing import Any
 
@@ -10,13 +13,16 @@ import torch
 
 from appo.algorithms.config import resolve
 from appo.algorithms.evaluation.evaluate import choose_num_envs, evaluate_policy, summarize
+from appo.algorithms.evaluation.report import Conditions, save_result
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.specs import action_spec
 from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext
+from appo.envs.faults import Restarts
 from appo.envs.registry import make_batch_env
+from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.serial import SerialVecEnv
 
 
@@ -145,6 +151,54 @@ def test_an_episode_of_several_agents_is_one_that_scores_each_of_them():
     assert result.frames == 3 * 6, "three agents see the same frame, and who has played its share is left alone"
 
 
+class Match:
+    """The first agent is out after one step, the second after three; `failures`: how often the second step raises."""
+
+    possible_agents = ("first", "second")
+    action_mask_in_info = False
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.time, self.agents = 0, list(self.possible_agents)
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.time += 1
+        if self.time == 2 and self.failures:
+            raise RuntimeError(self.failures.pop())
+        acting = list(actions)
+        over = {agent: self.time >= {"first": 1, "second": 3}[agent] for agent in acting}
+        self.agents = [agent for agent in acting if not over[agent]]
+        seen = {agent: np.zeros(1, np.float32) for agent in acting}
+        return seen, dict.fromkeys(acting, 1.0), over, dict.fromkeys(acting, False), {agent: {} for agent in acting}
+
+    def close(self):
+        pass
+
+
+def test_of_a_match_that_is_lost_no_agent_counts_and_of_its_replay_each_once():
+    failures = ["once", "twice"]
+    with make_vec_env(lambda: Match(failures), 2, restarts=Restarts("restart", rate=-1)) as env:
+        result = evaluate_policy(policy_for(env, rows=4), env, 4)
+    assert not failures and result.aborted == 2
+    counted = list(zip(result.env_ids.tolist(), result.agents.tolist(), result.lengths.tolist(), strict=True))
+    assert sorted(counted) == [(env, agent, 1 + 2 * agent) for env in (0, 1) for agent in (0, 1) for _ in range(2)]
+
+
+def test_agents_of_a_match_that_is_cut_off_do_not_count():
+    with make_vec_env(lambda: Match([]), 1) as env:
+        result = evaluate_policy(policy_for(env, rows=2), env, None, max_frames=5)
+    assert result.agents.tolist() == [0, 1], "the second match had two of its three steps"
+
+
 def test_a_vectorised_environment_whose_reset_is_a_step_counts_no_step_twice():
     env = build("CartPole-v1", 4, 0, "--classic_vectorized=True")
     result = evaluate_policy(policy_for(env), env, 12)
@@ -158,6 +212,34 @@ def test_a_limit_in_frames_drops_what_is_not_finished():
     result = evaluate_policy(policy_for(env), env, None, max_frames=20)  # 6 frames an episode
     assert result.frames == 20
     assert result.lengths.tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "frames", "steps", "is_complete"),
+    [(4, None, 99, True), (4, None, 4, False), (4, 10, 99, False), (None, 10, 99, True), (None, None, 8, False)],
+)
+def test_a_result_is_complete_when_all_that_was_asked_for_was_played(episodes, frames, steps, is_complete):
+    env, left = side_by_side(Countdown(2), Countdown(5)), iter(range(steps))
+    result = evaluate_policy(
+        policy_for(env), env, episodes, max_frames=frames, after_step=lambda: next(left, None) is not None
+    )
+    assert result.is_complete == is_complete and len(result.returns) == len(result.episodes) > 0
+
+
+def test_what_episodes_tell_is_saved_for_each_and_takes_the_place_of_nothing(tmp_path):
+    """The environment tells an extra of the name `length`, and its length counts two frames for each step."""
+    env = side_by_side(Countdown(1), Countdown(3))
+    result = evaluate_policy(policy_for(env), env, 2)
+    silent = result.episodes[1]._replace(true_return=math.nan, extra={})
+    result = dataclasses.replace(result, episodes=(result.episodes[0], silent))
+    saved = save_result(result, tmp_path / "scores", "title", Conditions(True, 1, 2, {}))
+    assert saved is not None
+    told = json.loads(saved.read_text())
+    assert told["summary"]["length"]["max"] == 6 and told["extra"]["length"]["max"] == 3
+    with saved.with_suffix(".csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["length"], first["true_return"], first["extra_length"]) == ("2", "10.0", "1.0")
+    assert (second["length"], second["true_return"], second["extra_length"]) == ("6", "", "")
 
 
 def test_the_watcher_is_called_after_the_reset_and_every_step_and_can_end_the_episode():

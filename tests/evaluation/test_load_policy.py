@@ -102,3 +102,48 @@ def test_what_cannot_be_loaded_or_seen_is_refused(experiment, tmp_path):
         load_policy(folder, policy=3)
     with pytest.raises(MisfitError, match="shape"):
         load_policy(folder).act(np.zeros(3, np.float32))
+    with pytest.raises(ConfigError, match="kind='bset' is unknown; there are latest, best"):
+        load_policy(folder, kind="bset")
+    with pytest.raises(ConfigError, match="'~nobody_of_this_name/first': there is no home folder"):
+        load_policy("~nobody_of_this_name/first")
+
+
+def test_a_folder_below_the_home_folder_is_found(experiment, monkeypatch):
+    _, folder = experiment("CartPole-v1")
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load_policy(f"~/{folder.name}").act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_rows_are_reset_before_the_first_batch_and_none_are_left_alone(experiment):
+    _, folder = experiment("CartPole-v1", "--use_rnn=True")
+    policy, observations = load_policy(folder, deterministic=True), np.full((4, 4), 0.3, np.float32)
+    policy.reset(np.array([False, True, True, False]))
+    policy.reset([])
+    policy.act(observations)
+    first = policy._inference._state.clone()
+    policy.reset(np.zeros(4, np.bool_))
+    policy.act(observations)
+    second = policy._inference._state.clone()
+    assert not np.allclose(first, second), "none forgot"
+    with pytest.raises(MisfitError):
+        policy.act(np.zeros((7, 3), np.float32))  # fits nothing, and changes nothing
+    policy.reset(np.array([True, False, False, False]))
+    policy.act(observations)
+    after = policy._inference._state
+    assert np.allclose(after[0], first[0]) and not np.allclose(after[3], first[3])
+
+
+@pytest.mark.parametrize(
+    ("damaged", "told"),
+    [
+        (lambda whole: whole["action_mask"], "'action_mask' should be in every observation, but is missing"),
+        (lambda whole: {"nothing": whole["nothing"]}, "'action_mask' should be in every observation, but is missing"),
+        (lambda whole: whole | {"action_mask": [[1], [1, 0]]}, "'action_mask' should be an array, but is a sequence"),
+        (lambda whole: whole | {"action_mask": whole["action_mask"][None]}, "'nothing' should be of shape"),
+    ],
+)
+def test_what_is_no_observation_of_a_dict_is_refused(experiment, damaged, told):
+    _, folder = experiment("synthetic_masked", weights=2)
+    policy = load_policy(folder)
+    with pytest.raises(MisfitError, match=told):
+        policy.act(damaged(policy.observation_space.sample()))

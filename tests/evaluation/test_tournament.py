@@ -1,6 +1,9 @@
 """A tournament: who takes part, how many matches count, what is written."""
 
+import itertools
 import json
+import os
+import signal
 
 import pytest
 from gymnasium import spaces
@@ -43,6 +46,37 @@ def test_everybody_meets_everybody_as_often_as_asked(played, capsys):
     assert told["ratings"]["random"] == 0.0
     printed = capsys.readouterr().out
     assert printed.count(" won, ") == 6 and "policy_0@70 - random: " in printed and "rating" in printed
+
+
+def test_ctrl_c_marks_its_results_and_leaves_those_of_a_complete_tournament(played, capsys, monkeypatch):
+    place, folder = played
+    words = [*place, "--tournament_players=policy_0,random", "--eval_deterministic"]
+    play = Tournament.play
+
+    def interrupted(self, matches, **how):
+        steps, goes_on = itertools.count(), how["after_step"]
+
+        def after_step():
+            if next(steps) == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+            return goes_on()
+
+        return play(self, matches, **(how | {"after_step": after_step}))
+
+    def told():
+        return json.loads((folder / "tournament.json").read_text())
+
+    monkeypatch.setattr(Tournament, "play", interrupted)
+    assert enjoy(*words, "--max_num_episodes=1000") == 130
+    assert "stopped early" in capsys.readouterr().out and told()["complete"] is False
+    monkeypatch.setattr(Tournament, "play", play)
+    assert enjoy(*words, "--max_num_episodes=2") == 0
+    complete = told()
+    assert complete["complete"] and complete["deterministic"] and complete["seed"] == 3
+    assert list(complete["checkpoints"]) == ["policy_0"]
+    monkeypatch.setattr(Tournament, "play", interrupted)
+    assert enjoy(*words, "--max_num_episodes=1000") == 130
+    assert "not saved" in capsys.readouterr().out and told() == complete
 
 
 def test_the_same_seed_plays_the_same_tournament(played):

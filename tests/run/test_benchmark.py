@@ -1,6 +1,7 @@
 """The benchmark of the trainer: rates from looks that are known, and once as a user starts it."""
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from appo.algorithms.config import resolve
-from appo.algorithms.run.benchmark import Rates, rates_of
+from appo.algorithms.run import benchmark
+from appo.algorithms.run.benchmark import Rates, period_of, rates_of
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.trial import Period, started, without, words_of
 from appo.algorithms.train_config import to_json
@@ -62,8 +64,8 @@ def test_a_run_is_measured_and_leaves_one_file(tmp_path, options, kinds, learns)
     assert rates["mean"] > 500 and 6 <= rates["seconds"] < 12 and rates["lowest"] <= rates["highest"]
     assert [kind["name"] for kind in saved["processes"]] == kinds
     learner = next(kind for kind in saved["processes"] if kind["name"] == "learner")
-    trained_s = sum(part["total_s"] for part in learner["parts"] if part["name"] == "train")
-    assert trained_s > 1.0 if learns else trained_s < 1.0
+    trained = [stage for stage in learner["parts"] if stage["name"] == "train" and stage.get("parts")]
+    assert bool(trained) == learns, "its parts are those of optimizer steps"
     assert f"{rates['mean']:,.0f} frames per second" in done.stdout and "env_step" in done.stdout
 
 
@@ -80,6 +82,62 @@ def test_an_experiment_that_goes_on_is_measured_with_its_options_for_as_long_as_
     assert resolve([word for word in told if "experiment=" not in word]).config.learning == again.config.learning
     fresh = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}", "--device=cpu"])
     assert words_of(["--env=CartPole-v1"], fresh) == ["--env=CartPole-v1"]
+
+
+def test_the_seconds_of_a_file_or_preset_count_as_typed_and_those_of_an_earlier_start_do_not(tmp_path):
+    (tmp_path / "mine.toml").write_text("train_for_seconds = 7\n")
+    words = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--device=cpu"]
+    of_file = resolve([*words, f"--config={tmp_path / 'mine.toml'}"])
+    assert period_of(of_file).measured_s == 7.0
+    assert period_of(resolve(words)).measured_s == benchmark.MEASURED_S
+    folder = tmp_path / "first"
+    folder.mkdir()
+    (folder / CONFIG_FILE).write_text(to_json(of_file.config, of_file.typed))
+    again = resolve([*words, "--experiment=first"])
+    assert again.resumed and again.config.run.train_for_seconds == 7.0
+    assert period_of(again).measured_s == benchmark.MEASURED_S
+    assert period_of(resolve([*words, "--experiment=first", "--train-for-seconds=8"])).measured_s == 8.0
+
+
+MORTAL = """
+import time
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Mortal(CartPoleEnv):
+    action_mask_in_info = False
+    steps_left = 1200
+
+    def reset(self, **options):
+        if Path("died").exists():
+            raise RuntimeError("died again")
+        return super().reset(**options)
+
+    def step(self, action):
+        time.sleep(0.001)
+        self.steps_left -= 1
+        if not self.steps_left:
+            Path("died").touch()
+            raise RuntimeError("died at last")
+        return super().step(action)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_while_it_is_measured_gives_no_measurement(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mortal.py").write_text(MORTAL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the run's process, which starts in this folder
+    monkeypatch.setattr(benchmark, "WARM_UP_S", 0.1)
+    words = ["--env=mortal:Mortal", "--benchmark=True", "--train_for_seconds=60", "--train_dir=runs", "--device=cpu"]
+    words += ["--sampler_only=True", "--serial_mode=True", "--num_workers=1", "--num_envs_per_worker=1"]
+    words += ["--worker_num_splits=1", "--check_env=False"]
+    assert exit_code_of(words) == 1
+    told = capsys.readouterr().out
+    assert re.search(r"benchmark: the run ended after [1-9]\d? of 60 s; the run said last: .*died", told)
+    assert not list((tmp_path / "runs").iterdir()) and "frames per second" not in told
 
 
 @pytest.mark.parametrize("what", ["--benchmark=True", "--autotune=True"])
