@@ -155,7 +155,7 @@ def run(
 
 
 def _settle(job: ChildJob) -> None:
-    """Become a process of its own."""
+    """Set signals, title, cores and logging of the new process."""
     if job.own_group:
         # Out of reach of a terminal's Ctrl+C. Not a session: Linux schedules each as a whole (autogroup), and sixteen
         # processes of eight Doom environments then made 0.87 of the steps.

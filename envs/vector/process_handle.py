@@ -175,7 +175,7 @@ class ProcessHandle:
             bell.close()
 
     def forget(self, selector: selectors.BaseSelector) -> None:
-        """Take leave of a process that has ended; the bells stay, for a successor."""
+        """Release what belongs to a process that has ended; its doorbells stay, for a successor."""
         if self.process is None:
             return
         end = self.process.sentinel if self.pidfd is None else self.pidfd

@@ -49,7 +49,7 @@ class OrdinaryStep(NamedTuple):
 
 @functools.cache
 def ordinary_step(number: int, agents: int) -> OrdinaryStep:
-    """That of `number` environments."""
+    """The shared arrays of an ordinary step of `number` environments."""
     flags = b"".join(bytes([name == "active"]) * number * agents for name in FLAGS)
     shape = (number,) if agents == 1 else (number, agents)
     never, always = np.broadcast_to(np.False_, shape).copy(), np.broadcast_to(np.True_, shape).copy()
