@@ -1,8 +1,8 @@
 """Processes that step environments, seen from the one that started them.
 
-Commands and results lie in shared memory (`shared_rows`), a doorbell per direction wakes the waiting process. Nothing here
-waits for a process without a limit: it waits for its doorbell, for its messages and for its end alike. So a process
-that was killed is noticed at once, and one that hangs or was stopped when its time is over.
+Commands and results lie in shared memory (`shared_rows`), a doorbell per direction wakes the waiting process. Nothing
+here waits for a process without a limit: it waits for its doorbell, for its messages and for its end alike. So a
+process that was killed is noticed at once, and one that hangs or was stopped when its time is over.
 """
 
 from __future__ import annotations
