@@ -73,7 +73,8 @@ def train(
     if code == 1 or code < 0:
         said = list(lines)[-20:]
         raise TrainingFailed("\n".join([said[-1], "", "Its last lines:", *said]) if said else "it said nothing")
-    return TrainingResult(folder, json.loads(path.read_text()) if _stamp(path) != before else {}, code)
+    is_new = _stamp(path) not in (before, None)  # none: it was removed at the start, and the run ended before its own
+    return TrainingResult(folder, json.loads(path.read_text()) if is_new else {}, code)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
