@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from appo.algorithms.config import ResolvedConfig
     from appo.envs.api import EnvProfile, EnvSpec
     from appo.utils.signals import StopSignals
@@ -17,7 +19,7 @@ def main(argv: list[str]) -> int:
     from appo.utils.signals import StopSignals
 
     stop = StopSignals()  # before everything that takes time
-    from appo.algorithms.config import fitted, resolve
+    from appo.algorithms.config import fitted, resolve, with_env_of_experiment
     from appo.algorithms.familiar_words import understood
     from appo.utils.cli import refuse
     from appo.utils.options import ConfigError
@@ -32,12 +34,12 @@ def main(argv: list[str]) -> int:
         return 0
     argv = [argv[0], *words]
     try:
+        argv[1:] = with_env_of_experiment(argv[1:])
         resolved = resolve(argv[1:], profile=profile)
         if resolved.config.run.autotune:
             if resolved.needs_fitting:  # the search begins where the run would
                 resolved = fitted(resolved, *profile(resolved))
-            argv = [*argv, *_tuned_words(argv, resolved, stop)]
-            resolved = resolve(argv[1:], profile=profile)
+            argv, resolved = _tuned(argv, resolved, stop, profile)
         if resolved.config.run.benchmark:
             from appo.algorithms.run.benchmark import measure
 
@@ -48,17 +50,30 @@ def main(argv: list[str]) -> int:
         return train(resolved, argv, stop)
     except ConfigError as error:
         if stop.received is not None:
-            return stop.exit_code
+            return stop.end_before_start()
         refuse("train_appo.py", argv, error)
         return 2
 
 
-def _tuned_words(argv: list[str], resolved: ResolvedConfig, stop: StopSignals) -> list[str]:
-    """What --autotune adds to the command line."""
+def _tuned(
+    argv: list[str],
+    resolved: ResolvedConfig,
+    stop: StopSignals,
+    profile: Callable[[ResolvedConfig], tuple[EnvSpec, EnvProfile]],
+) -> tuple[list[str], ResolvedConfig]:
+    """The command line with what --autotune has found in its place, and what it comes to."""
+    from appo.algorithms.config import AUTOTUNED, resolve
     from appo.algorithms.run.autotune import tuned_words
+    from appo.algorithms.run.trial import without
     from appo.utils.processes import core_count
 
-    return tuned_words(argv[1:], resolved, core_count(), lambda: stop.received is not None)
+    found = tuned_words(argv[1:], resolved, core_count(), lambda: stop.received is not None)
+    argv = [argv[0], *without(argv[1:], ("autotune",)), *found]
+    resolved = resolve(argv[1:], profile=profile)
+    names = [word.partition("=")[0].removeprefix("--") for word in found]
+    origins = resolved.origins | dict.fromkeys(names, AUTOTUNED)
+    typed = tuple(name for name in resolved.typed if name not in names)  # so that it can be tuned anew
+    return argv, resolved._replace(origins=origins, typed=typed)
 
 
 def command() -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.config_file import with_files
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import HINTS
+from appo.algorithms.familiar_words import FOR_ANY_ENV, HINTS
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.saved_config import LOCATION, NOT_RESTORED, REPAIR, Saved, parse_saved, read_saved, text_of
@@ -37,12 +37,14 @@ from appo.algorithms.train_config import (
 )
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.utils import cli
-from appo.utils.options import ConfigError, to_text
+from appo.utils.options import ConfigError, options_of, to_text
 from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
+AUTOTUNED = "autotune"  # the origin of what --autotune has found
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
+_ARGUMENT = "an argument of the environment is typed --env_kwargs.{name}=..."
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
@@ -218,7 +220,17 @@ def _merge_layers(
         lower.setdefault(name, choice.value)
     reasons = dict.fromkeys(layers[FAMILY_DEFAULTS], FAMILY_DEFAULTS)
     reasons |= {name: f"{FITTED}: {choice.reason}" for name, choice in (choices or {}).items()}
-    parsed = cli.parse(argv, groups, lower, prog=prog, description=description, reasons=reasons, hints=HINTS)
+    fallback_hint = _ARGUMENT if family is not None and family.takes_kwargs else ""
+    parsed = cli.parse(
+        argv,
+        groups,
+        lower,
+        prog=prog,
+        description=description,
+        reasons=reasons,
+        hint=_hint,
+        fallback_hint=fallback_hint,
+    )
     if not env:
         raise ConfigError(_NO_ENV)
     layers[cli.COMMAND_LINE] = dict.fromkeys(parsed.typed)
@@ -234,6 +246,43 @@ def _merge_layers(
             origins[name] = FAMILY_DEFAULTS
     typed = tuple(sorted(parsed.typed.union(saved.typed) & options.keys()))
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
+
+
+def _hint(name: str) -> str:
+    """What to type instead of an option that this command line does not have; empty where nothing is known of it."""
+    from appo.envs.registry import families
+
+    if name in HINTS:
+        return HINTS[name]
+    owners = [f"--env={prefix}_..." for prefix, family in families().items() if _has_option(family.config, name)]
+    if not owners:
+        return ""
+    instead = f"; for any environment there is {FOR_ANY_ENV[name]}" if name in FOR_ANY_ENV else ""
+    return f"it is an option of {' and '.join(owners)}{instead}"
+
+
+def _has_option(config_type: type, name: str) -> bool:
+    return any(field.name == name for field, _ in options_of(config_type))
+
+
+def with_env_of_experiment(argv: Sequence[str]) -> list[str]:
+    """A command line to train with; one that names an experiment that has begun, and no environment, gets that one.
+
+    Raises:
+        ConfigError: the experiment's name or its config.json is damaged.
+    """
+    if cli.typed_word(argv, "experiment") is None or cli.asks_for_help(argv):
+        return list(argv)
+    cli.require_text(argv)
+    if cli.typed_word(with_files(argv)[0], "env") is not None:
+        return list(argv)
+    run = _place_of(argv)
+    run.check_combinations()
+    try:
+        has_begun = (run.folder / CONFIG_FILE).is_file()
+    except OSError:  # told where the experiment is opened
+        has_begun = False
+    return list(_with_env(argv)) if has_begun else list(argv)
 
 
 def _with_env(argv: Sequence[str]) -> Sequence[str]:

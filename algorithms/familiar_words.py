@@ -57,6 +57,7 @@ _KL = "here it is --lr_schedule=kl_adaptive_epoch with --lr_schedule_kl_threshol
 _SAVING = "here it is a time: --save_every_sec, with --keep_checkpoints and --save_milestones_sec"
 _EVALUATION = "here it is --eval_every_sec=60 with --eval_episodes"
 _LAYERS = "here it is --mlp_layers=64,64, behind another encoder --encoder_extra_fc_layers"
+_FRAMESKIP = "here it is --env_frameskip, an option of Doom and Atari, and for any environment --wrap_action_repeat"
 _VIDEO = "here it is enjoy_appo.py --save_video, after or during training"
 # Theirs -> what does it here.
 HINTS = {
@@ -66,8 +67,8 @@ HINTS = {
     "checkpoint_freq": _SAVING,
     "cuda": _DEVICE,
     "eval_freq": _EVALUATION,
-    "frame_skip": "here it is --env_frameskip, an option of Doom and Atari",
-    "frameskip": "here it is --env_frameskip, an option of Doom and Atari",
+    "frame_skip": _FRAMESKIP,
+    "frameskip": _FRAMESKIP,
     "fcnet_hiddens": _LAYERS,
     "gpu": _DEVICE,
     "horizon": _ROLLOUT,
@@ -80,6 +81,7 @@ HINTS = {
     "num_gpus": _DEVICE,
     "num_minibatches": "here the size of a minibatch is told: --batch_size, and --num_batches_per_iteration of them",
     "num_steps": _ROLLOUT,
+    "policy_kwargs": "here each of them is an option, for example --mlp_layers=64,64 and --nonlinearity=tanh",
     "rollout_fragment_length": _ROLLOUT,
     "save_freq": _SAVING,
     "save_interval": _SAVING,
@@ -87,6 +89,14 @@ HINTS = {
     "tensorboard_log": "every run writes TensorBoard's files: tensorboard --logdir <train_dir>",
     "train_batch_size": _ROLLOUT,
     "unroll_length": _ROLLOUT,
+    "use_gae": "here it is --with_vtrace=False, with --gae_lambda",
+}
+# Options that some environments have -> what does the same for any.
+FOR_ANY_ENV = {
+    "env_frameskip": "--wrap_action_repeat",
+    "env_framestack": "--wrap_stack",
+    "res_w": "--wrap_resize",
+    "res_h": "--wrap_resize",
 }
 
 

@@ -106,6 +106,7 @@ class WorkerLost(NamedTuple):
     generation: int
     phase: str
     cause: str  # in words
+    by_exception: bool = False  # its own, not a kill from outside
 
 
 class WorkerStarted(NamedTuple):
@@ -152,6 +153,14 @@ class EvaluationFinished(NamedTuple):
     mean_length: float  # frames
     extra: dict[str, float]  # means of the environment's statistics
     seconds: float  # that it took
+
+
+class EvaluationVideoSaved(NamedTuple):
+    """evaluation worker -> driver: an episode of one version of a policy's weights was recorded."""
+
+    policy: int
+    version: int  # policy version
+    path: str
 
 
 class CheckpointSaved(NamedTuple):
@@ -281,6 +290,7 @@ Report = (
     | OpponentFailed
     | TrainingReport
     | EvaluationFinished
+    | EvaluationVideoSaved
     | PolicyRestored
     | PolicyRecovered
     | TrainingRolledBack
@@ -301,4 +311,4 @@ Setting = SetRewardShaping | SetOpponent | SetOpponentShares
 Command = LearnerCommand | ReplaceWorkers | Setting
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
-EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport, EvaluationFinished)
+EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport, EvaluationFinished, EvaluationVideoSaved)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from appo.utils.options import ConfigError
 
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "preset", "config")  # of an experiment
-NOT_RESTORED = (*LOCATION, "debug", "view")  # the next start may have another terminal
+# The next start may have another terminal; --autotune has chosen sizes, which are kept, and need not run again.
+NOT_RESTORED = (*LOCATION, "debug", "view", "autotune")
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import parse_saved
 from appo.tools.arguments import Refused, nearest
+from appo.utils.cli import typed_word
 from appo.utils.options import ConfigError, to_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -82,6 +84,17 @@ def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
     except (OSError, ConfigError) as error:
         return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({' '.join(str(error).split())})"
     return saved.options, frozenset(saved.typed), ""
+
+
+def env_of(experiment: Found) -> str:
+    """Its environment, from the newest command line as long as there is no config.json; a dash where none tells."""
+    if ENV in experiment.options:
+        return text_of(experiment.options, ENV)
+    try:
+        started = (experiment.folder / COMMAND_LINES_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        return typed_word(shlex.split(started[-1]), ENV) or _MISSING
+    except (OSError, IndexError, ValueError):  # none, empty, or not what a run writes
+        return _MISSING
 
 
 def named(experiments: Sequence[Found], name: str) -> Found:

@@ -9,7 +9,10 @@ the worst to the best of those averaged) above, and the frames per second of the
 Otherwise any number of experiments, or folders that hold them, are compared. Experiments that differ only in seed,
 name and place are one group: its interquartile mean (IQM) as a line, its mean as a thin dashed one, and the
 95 % interval of the IQM from a stratified bootstrap. A curve is drawn where at least half of the group's seeds have
-data, its interval where at least two have. Each environment has a panel. A file that ends in .csv gets the numbers.
+data, its interval where at least two have. Each environment has a panel.
+
+The file's name says what it is: .png, .jpg, .pdf or .svg a picture, .csv the numbers, whose `group` is the environment
+and the options that differ (`env=CartPole-v1 gamma=0.9`).
 """
 
 from __future__ import annotations
@@ -204,7 +207,7 @@ def _require_format(target: Path) -> None:
     if target.is_dir():
         raise PlotError(f"{target} is a folder; the last word is the file to write, such as plot.png")
     if target.suffix not in known:
-        raise PlotError(f"{target} has to end in .png, .pdf, .svg or {TABLE_SUFFIX}")
+        raise PlotError(f"{target} has to end in .png, .jpg, .pdf, .svg or {TABLE_SUFFIX}")
     if not target.parent.is_dir():
         raise PlotError(f"there is no folder {target.parent} for {target.name}")
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from appo.algorithms.run.folder_lock import Holder, holder
 from appo.tools.arguments import Refused
 from appo.tools.curves import RETURN, PlotError, configuration, read_points
-from appo.tools.experiments import ENV, STATUS_FILE, SUMMARY_FILE, Found, differing, text_of
+from appo.tools.experiments import ENV, STATUS_FILE, SUMMARY_FILE, Found, differing, env_of
 
 STARTING, TRAINING, ENDED, DIED = "starting", "training", "ended", "died"
 # status.json is replaced once a second; a driver that is silent for so long is stopped, or its disk is.
@@ -37,7 +37,7 @@ class RunStatus(NamedTuple):
     @property
     def env(self) -> str:
         """Name of the environment."""
-        return text_of(self.experiment.options, ENV)
+        return env_of(self.experiment)
 
     @property
     def told_state(self) -> str:

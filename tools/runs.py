@@ -6,7 +6,8 @@
     python -m appo.tools.runs [train_dir] --save first
 
 Whether a run goes on is told by the lock of its folder, which its process holds. `best` is the highest mean return in
-its curves, `age` the time since its last sign of life. Listed are the options that differ and that somebody typed.
+its curves, `age` the time since its last sign of life. Listed are the options that differ and that somebody typed; the
+middle of a long state is left out, `--json` has all of it.
 `--stop` asks a run to save and end, and waits until it has; `--save` asks for a checkpoint, and the run goes on.
 """
 
@@ -28,7 +29,7 @@ from appo.algorithms.checkpoint_names import list_named
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.folder_lock import Holder, holder
 from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, nearest
-from appo.tools.experiments import PLACE, Found, differing, find_experiments, named, text_of
+from appo.tools.experiments import PLACE, Found, differing, env_of, find_experiments, named, text_of
 from appo.tools.run_status import RunStatus, duration, status_of, telling_options
 from appo.utils.processes import handles_signal
 from appo.utils.signals import SAVING
@@ -36,6 +37,7 @@ from appo.utils.signals import SAVING
 STOP_S, SAVE_S = 60.0, 60.0  # a run ends within 10 s of a signal; a checkpoint may wait for a slow disk
 _LOOK_EVERY_S = 0.1
 _NUMBERS = ("frames", "fps", "last", "best", "age")  # columns that a narrow terminal does not wrap
+_STATE_CHARACTERS, _LEFT_OUT = 80, " ... "  # of a state and its reason
 # What each order sorts by; numbers that do not exist come last.
 _ORDERS: dict[str, Callable[[RunStatus], Any]] = {
     "name": lambda run: run.experiment.name,
@@ -59,11 +61,21 @@ def list_runs(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
     heads = ["name", "env", "state", "frames", "fps", "last", "best", "age", *(["options"] if options else [])]
     rows = []
     for run in runs:
-        row = [run.experiment.name, run.env, run.told_state, f"{run.frames:,}", _number(run.fps, "{:,.0f}")]
+        row = [run.experiment.name, run.env, _shortened(run.told_state), f"{run.frames:,}", _number(run.fps, "{:,.0f}")]
         row += [_number(run.last_return), _number(run.best_return), duration(run.age_s)]
-        values = [f"{name}={text_of(run.experiment.options, name)}" for name in options]
+        told = {name: text_of(run.experiment.options, name) for name in options if name in run.experiment.options}
+        values = [f"{name}={value}" for name, value in told.items() if value]
         rows.append(row + [" ".join(values)] * bool(options))
     return heads, rows
+
+
+def _shortened(state: str) -> str:
+    """Beginning and end of a state that is long: an error comes last in it."""
+    if len(state) <= _STATE_CHARACTERS:
+        return state
+    head = _STATE_CHARACTERS // 2
+    tail = _STATE_CHARACTERS - head - len(_LEFT_OUT)
+    return state[:head] + _LEFT_OUT + state[-tail:]
 
 
 def compare(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
@@ -215,7 +227,7 @@ def _readable(experiments: Sequence[Found]) -> list[RunStatus]:
 def _of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:
     if pattern is None:
         return list(experiments)
-    envs = [text_of(experiment.options, "env") for experiment in experiments]
+    envs = [env_of(experiment) for experiment in experiments]
     found = [each for each, env in zip(experiments, envs, strict=True) if fnmatch.fnmatchcase(env, pattern)]
     if not found:
         raise Refused(f"no run has --env={pattern}{nearest(pattern.strip('*'), envs)}")

@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -82,7 +82,8 @@ def parse(
     prog: str,
     description: str = "",
     reasons: Mapping[str, str] | None = None,
-    hints: Mapping[str, str] | None = None,
+    hint: Callable[[str], str] | None = None,
+    fallback_hint: str = "",
 ) -> Parsed:
     """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0;
     `--help=<group>` those of one group. `--completion=<shell>` prints a script for the shell, and exits with 0.
@@ -94,7 +95,8 @@ def parse(
         prog: The program's name in the help.
         description: What the program does, first in the help.
         reasons: Option -> why its default is what it is, for the help.
-        hints: Unknown flag -> what to type instead, in words.
+        hint: Unknown option -> what to type instead, in words; empty: the options with similar names are told.
+        fallback_hint: What to type where no option has a similar name; `{name}` stands for the unknown one.
 
     Raises:
         ConfigError: an unknown flag (with the nearest one that exists), or a value that is not allowed.
@@ -122,7 +124,7 @@ def parse(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
     )
     if unknown:
-        _refuse_word(unknown[0], options, hints or {})
+        _refuse_word(unknown[0], options, hint, fallback_hint)
     found = {name: getattr(getattr(parsed, entry.group), name) for name, entry in options.items()}
     typed = {name: value.words for name, value in found.items() if isinstance(value, _Typed)}
     for words in typed.values():  # a flag takes the words behind it, as many as there are
@@ -272,12 +274,15 @@ def _flag(entry: Declared, default: Any, reason: str) -> Any:
     return Annotated[Any, primitive, described]
 
 
-def _refuse_word(word: str, options: Mapping[str, Declared], hints: Mapping[str, str] | None = None) -> NoReturn:
+def _refuse_word(
+    word: str, options: Mapping[str, Declared], hint: Callable[[str], str] | None = None, fallback_hint: str = ""
+) -> NoReturn:
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if word.startswith("-") and hints and name in hints:
-        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}; {hints[name]}")
     if word.startswith("-"):
-        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{_did_you_mean(name, options)}")
+        told = f"; {text}" if hint and (text := hint(name)) else _did_you_mean(name, options)
+        if not told and fallback_hint:
+            told = f"; {fallback_hint.format(name=name)}"
+        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{told}")
     if name in _names(options):
         raise ConfigError(f"{COMMAND_LINE} holds {word!r}; did you mean --{word}?")
     raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which belongs to no option; options are typed --name=value")

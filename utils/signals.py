@@ -48,6 +48,17 @@ class StopSignals:
         """What a shell expects of a program that this signal ended; 0 without one."""
         return 0 if self.received is None else 128 + self.received
 
+    @property
+    def reason(self) -> str:
+        """Why a run ends that a signal ends: `stopped by SIGINT`."""
+        assert self.received is not None
+        return f"stopped by {self.received.name}"
+
+    def end_before_start(self) -> int:
+        """Say that a signal came before the run started; the exit code."""
+        print(f"{self.reason} before the start", flush=True)
+        return self.exit_code
+
     def restore(self) -> None:
         """Put the earlier handlers back."""
         for number, handler in self._earlier.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from appo.utils.options import ConfigError, option
 
+VIDEOS = "videos"  # folder of an experiment's videos
 _SLOWEST_FPS = 0.1  # an image every ten seconds
 
 

@@ -17,10 +17,10 @@ import torch
 from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation import tournament
-from appo.algorithms.evaluation.config import EvaluationConfig
+from appo.algorithms.evaluation.config import VIDEOS, EvaluationConfig
 from appo.algorithms.evaluation.evaluate import Player, choose_num_envs, evaluate_policy
 from appo.algorithms.evaluation.loading import find_checkpoint, restore_model
-from appo.algorithms.evaluation.report import Conditions, EpisodeLines, may_replace, print_result, save_result
+from appo.algorithms.evaluation.report import Conditions, EpisodeLines, print_result, save_result, why_kept
 from appo.algorithms.evaluation.screen import Screen, Viewer
 from appo.algorithms.evaluation.seats import SeatedPolicies
 from appo.algorithms.evaluation.video import VideoRecorder
@@ -165,11 +165,8 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
         path = job.folder / "evaluation" / f"{name}_step{checkpoint.train_step}"
         number = range(len(found)) if agent_map else [job.options.policy_index]
         played = {f"policy_{policy}": str(each.path) for policy, each in zip(number, found, strict=True)}
-        saved = save_result(result, path, title, _conditions(job, env.num_envs, played))
-        print(
-            f"results: {saved} and .csv" if saved else f"results: not saved; {path}.json is complete, these are not",
-            flush=True,
-        )
+        reason = save_result(result, path, title, _conditions(job, env.num_envs, played))
+        print(f"results: not saved; {reason}" if reason else f"results: {path}.json and .csv", flush=True)
     _close_recorder(recorder)
 
 
@@ -220,14 +217,14 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     if not is_complete:
         print("stopped early: pairs have not met equally often, and short matches are over-represented", flush=True)
     path = job.folder / tournament.TOURNAMENT
-    if may_replace(path, is_complete=is_complete):
-        files = {name: str(file) for name, file in entrants.checkpoints.items() if name in policies}
-        conditions = _conditions(job, env.num_envs, files)._asdict()
-        content = played.content() | {"complete": is_complete, "matches_of_each_pair": matches} | conditions
+    files = {name: str(file) for name, file in entrants.checkpoints.items() if name in policies}
+    conditions = _conditions(job, env.num_envs, files)._asdict()
+    content = played.content() | {"complete": is_complete, "matches_of_each_pair": matches} | conditions
+    if reason := why_kept(path, content, "matches_of_each_pair"):
+        print(f"results: not saved; {reason}", flush=True)
+    else:
         atomic_write_json(path, content, durable=False)
         print(f"results: {path}", flush=True)
-    else:
-        print(f"results: not saved; {path} is complete, these are not", flush=True)
     _close_recorder(recorder)
 
 
@@ -248,7 +245,7 @@ def _open_recorder(job: EvaluationJob, what: str, cleanup: contextlib.ExitStack)
     if not job.options.save_video:
         return None
     env = re.sub(r"[^\w.-]+", "_", job.env.name)
-    recorder = VideoRecorder(job.folder / "videos", f"{env}_{what}")
+    recorder = VideoRecorder(job.folder / VIDEOS, f"{env}_{what}")
     cleanup.callback(recorder.close)
     if recorder.path.suffix == ".gif":
         log.warning("ffmpeg is missing: recording a gif. For mp4: pip install imageio-ffmpeg")

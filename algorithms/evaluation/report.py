@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -68,26 +69,40 @@ class Conditions(NamedTuple):
     checkpoints: dict[str, str]  # player -> file
 
 
-def may_replace(path: Path, *, is_complete: bool) -> bool:
-    """Whether results may take the place of a file: complete ones are not replaced by others."""
-    if is_complete:
-        return True
+def why_kept(path: Path, new: Mapping[str, Any], count: str = "episodes") -> str:
+    """Why a file of results is not replaced by new ones; empty: it may be.
+
+    Complete results are replaced by complete ones only, and by those of fewer episodes only where these were played by
+    other checkpoints or in another way.
+
+    Args:
+        path: the file.
+        new: what it would contain.
+        count: the entry that counts episodes, or matches.
+    """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        old = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return True
-    return not (isinstance(told, dict) and told.get("complete", True))
+        return ""
+    if not (isinstance(old, dict) and old.get("complete", True)):
+        return ""
+    if not new["complete"]:
+        return f"{path} is complete, these are not"
+    if any(old.get(name) != new.get(name) for name in ("checkpoints", "deterministic", "players")):
+        return ""
+    before, now = old.get(count), new[count]
+    if isinstance(before, int) and before > now:
+        return f"{path} has {before} {count.replace('_', ' ')}, these are {now}; delete it to keep these"
+    return ""
 
 
-def save_result(result: EvalResult, path: Path, title: str, conditions: Conditions) -> Path | None:
+def save_result(result: EvalResult, path: Path, title: str, conditions: Conditions) -> str:
     """Write the summary as JSON, and a line per episode as CSV beside it.
 
     Returns:
-        The path of the first; None: nothing was written, since complete results lie there and these are not.
+        Why nothing was written, see `why_kept`; empty: both were.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not may_replace(path.with_suffix(".json"), is_complete=result.is_complete):
-        return None
     numbers = {"return": result.returns, "true_return": result.true_returns, "length": result.lengths}
     content = {
         "title": title,
@@ -100,6 +115,8 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
         "extra": {name: summarize(values)._asdict() for name, values in result.extras.items()},
         **conditions._asdict(),
     }
+    if reason := why_kept(path.with_suffix(".json"), content):
+        return reason
     atomic_write_json(path.with_suffix(".json"), content, durable=False)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -111,7 +128,7 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
             objective = "" if math.isnan(episode.true_return) else episode.true_return
             row = [number, env, agent, episode.episode_return, objective, episode.length_frames]
             writer.writerow([*row, *(episode.extra.get(name, "") for name in extras)])
-    return path.with_suffix(".json")
+    return ""
 
 
 def _number(value: float) -> str:

@@ -20,6 +20,16 @@ from appo.envs.api import BatchEnv, EnvContext
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.utils.options import ConfigError
 
+# Methods `render` that draw nothing: those of base classes, and of wrappers that ask what they wrap.
+_DECLARATIONS = (
+    "gymnasium.core.Env.render",
+    "gymnasium.core.Wrapper.render",
+    "gymnasium.vector.vector_env.VectorEnv.render",
+    "gymnasium.wrappers.common.OrderEnforcing.render",
+    "gymnasium.wrappers.common.PassiveEnvChecker.render",
+    "pettingzoo.utils.env.AECEnv.render",
+    "pettingzoo.utils.env.ParallelEnv.render",
+)
 _DEFAULT_RATE = 30.0  # simulator frames per second of environments that do not tell
 
 
@@ -35,14 +45,23 @@ class Viewer(Protocol):
 class Screen:
     """Builds one environment that is watched, and shows what it draws."""
 
-    def __init__(self, viewers: Sequence[Viewer], frames_per_second: float, *, may_open_windows: bool) -> None:
+    def __init__(
+        self,
+        viewers: Sequence[Viewer],
+        frames_per_second: float,
+        *,
+        may_open_windows: bool,
+        remedy: str = "score it with --no_render",
+    ) -> None:
         """Nothing is drawn yet.
 
         Args:
             viewers: each gets every image.
             frames_per_second: of the viewers; 0: the environment's own pace.
             may_open_windows: an environment that cannot be drawn into an array may show itself in its own window.
+            remedy: what a refusal recommends.
         """
+        self._remedy = remedy
         self._viewers = viewers
         self._rate = frames_per_second
         self._may_open_windows = may_open_windows
@@ -69,7 +88,7 @@ class Screen:
         """Show what was drawn since the last time."""
         pending, self._pending = self._pending, []
         for drawn in pending:
-            image = as_image(drawn)
+            image = as_image(drawn, self._remedy)
             for viewer in self._viewers:
                 viewer.show(image)
 
@@ -77,6 +96,9 @@ class Screen:
         built = env.family.make(env.name, options, context._replace(render_mode="rgb_array"))
         modes = (getattr(built, "metadata", None) or {}).get("render_modes", ())
         if getattr(built, "render_mode", None) == "rgb_array" and ("rgb_array" in modes or not modes):
+            if not _has_render(built):
+                built.close()
+                raise ConfigError(f"--env={env.name} does not define render(), so it has no images; {self._remedy}")
             self._follow(built, getattr(options, "env_frameskip", 1))
             return built
         built.close()
@@ -84,8 +106,8 @@ class Screen:
             return env.family.make(env.name, options, context._replace(render_mode="human"))
         known = f"its render_modes are {list(modes)}, its render_mode is {getattr(built, 'render_mode', None)}"
         raise ConfigError(
-            f"--env={env.name} draws no images ({known}); score it with --no_render. An environment of your own is "
-            f"asked for render_mode='rgb_array'"
+            f"--env={env.name} draws no images ({known}); {self._remedy}. An environment of your own is asked for "
+            f"render_mode='rgb_array'"
         )
 
     def _follow(self, env: Any, frames_per_step: int) -> None:
@@ -105,7 +127,21 @@ class Screen:
         return act_and_draw
 
 
-def as_image(drawn: Any) -> NDArray[np.uint8]:
+def _has_render(env: Any) -> bool:
+    """The environment, or a wrapper around it, implements `render`."""
+    while env is not None:
+        render = getattr(env, "render", None)
+        if render is not None and _full_name(render) not in _DECLARATIONS:
+            return True
+        env = getattr(env, "env", None)
+    return False
+
+
+def _full_name(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+
+
+def as_image(drawn: Any, remedy: str = "score it with --no_render") -> NDArray[np.uint8]:
     """uint8 [height, width, 3] of what `render` returned: colours with or without transparency, or grey.
 
     Raises:
@@ -114,7 +150,7 @@ def as_image(drawn: Any) -> NDArray[np.uint8]:
     image = drawn[0] if isinstance(drawn, list | tuple) and drawn else drawn  # a VectorEnv draws each environment
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
         found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ConfigError(f"render() gave {found} instead of uint8 [height, width, 3]; score without with --no_render")
+        raise ConfigError(f"render() gave {found} instead of uint8 [height, width, 3]; {remedy}")
     if image.ndim == 2:
         image = image[..., None]
     return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]

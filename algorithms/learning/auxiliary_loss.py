@@ -8,6 +8,7 @@ import by itself. The term sees a minibatch and what the model said about it, an
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import pkgutil
 import sys
@@ -69,9 +70,11 @@ def load(name: str) -> AuxiliaryLoss:
     except FAILURES as error:  # a module of the user's own raises whatever it likes
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{path}.".startswith(f"{missing}."):
+            near = difflib.get_close_matches(name, [*available(), *(file.stem for file in Path().glob("*.py"))], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(
                 f"auxiliary_loss={name!r} is neither a file in algorithms/learning/auxiliary "
-                f"({', '.join(available())}) nor a file in this folder nor a module that can be imported"
+                f"({', '.join(available())}) nor a file in this folder nor a module that can be imported{hint}"
             ) from error
         raise ConfigError(f"auxiliary_loss={name!r} cannot be imported: {told(error)}") from error
     loss = getattr(module, "LOSS", None)

@@ -27,6 +27,7 @@ class EpisodeWindow:
         self.lengths: deque[float] = deque(maxlen=size)
         self.extra: dict[str, deque[float]] = {}
         self.finished = 0  # over all runs
+        self._finished_before = 0  # by earlier starts
         self._left_out = 0  # of the next episodes
 
     def add(self, episode: EpisodeFinished) -> None:
@@ -44,6 +45,11 @@ class EpisodeWindow:
             if name not in self.extra:
                 self.extra[name] = deque(maxlen=self._size)
             self.extra[name].append(value)
+
+    @property
+    def has_new(self) -> bool:
+        """An episode has finished since this start."""
+        return self.finished > self._finished_before
 
     def full_average(self, metric: str) -> float | None:
         """An average over as many episodes as it is meant to cover; None: fewer episodes had this metric so far."""
@@ -99,7 +105,7 @@ class EpisodeWindow:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.finished = int(state["finished"])
+        self.finished = self._finished_before = int(state["finished"])
         self.returns.extend(state["returns"])
         self.true_returns.extend(state["true_returns"])
         # Without the flag, returns were kept as true returns where an environment reported none.

@@ -17,6 +17,7 @@ class PolicySnapshot(NamedTuple):
     avg_reward: float | None
     avg_true_reward: float | None
     policy_lag: float | None
+    has_new_episodes: bool = True  # one has finished since this start: averages are not all of the start before
 
 
 class Point(NamedTuple):
@@ -25,6 +26,7 @@ class Point(NamedTuple):
     policy: int
     env_frames: int
     scalars: dict[str, float]
+    video: str = ""  # file of an animated GIF; empty: none is new
 
 
 class RunSnapshot(NamedTuple):

@@ -14,6 +14,7 @@ from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.messages import (
     EpisodesFinished,
     EvaluationFinished,
+    EvaluationVideoSaved,
     PolicyAdopted,
     PolicyRestored,
     Report,
@@ -61,6 +62,7 @@ class Statistics:
         """The newest of each policy."""
         self._adopted = [0] * policies  # the version with which each became what it is
         self._untold: set[int] = set()  # policies whose newest evaluation is in no point yet
+        self._videos: dict[int, str] = {}  # policy -> the newest video, which is in no point yet
         self.restored: list[PolicyRestored | None] = [None] * policies
         self.frame_rate = RateMeter()
         self.step_rates = [RateMeter() for _ in range(policies)]
@@ -97,9 +99,13 @@ class Statistics:
             ):  # else it was of another policy, before it became this one
                 self.evaluations[report.policy] = report
                 self._untold.add(report.policy)
+        elif isinstance(report, EvaluationVideoSaved):
+            if report.version >= self._adopted[report.policy]:
+                self._videos[report.policy] = report.path
         elif isinstance(report, PolicyAdopted):
             self.evaluations[report.policy], self._adopted[report.policy] = None, report.train_step
             self._untold.discard(report.policy)
+            self._videos.pop(report.policy, None)
             sizes = self.arrays.sizes
             self.episodes[report.policy].forget(under_way=sizes.trajectories // sizes.acting_policies)
         elif isinstance(report, PolicyRestored):
@@ -245,6 +251,7 @@ class Statistics:
             avg_reward=_mean(window.returns),
             avg_true_reward=_mean(window.objectives),
             policy_lag=self.training[policy].get("version_diff_avg"),
+            has_new_episodes=window.has_new,
         )
 
     def _look_at_counters(self, now: float) -> None:
@@ -269,19 +276,15 @@ class Statistics:
 
     def _points(self) -> tuple[Point, ...]:
         stages = self.stage_scalars()
-        points = tuple(
-            Point(
-                policy, self.env_frames(policy), _finite(self.scalars(policy) | stages | self._new_evaluation(policy))
-            )
-            for policy in range(len(self.episodes))
-        )
+        points = tuple(self._point(policy, stages) for policy in range(len(self.episodes)))
         self._untold.clear()
         return points
 
-    def _new_evaluation(self, policy: int) -> dict[str, float]:
-        """Tags of an evaluation, in one point only: between two of them nothing is known."""
-        told = self.evaluations[policy]
-        return evaluation_tags(told) if told is not None and policy in self._untold else {}
+    def _point(self, policy: int, stages: dict[str, float]) -> Point:
+        """What evaluations tell is in one point only: between two of them nothing is known."""
+        told = self.evaluations[policy] if policy in self._untold else None
+        scalars = self.scalars(policy) | stages | (evaluation_tags(told) if told else {})
+        return Point(policy, self.env_frames(policy), _finite(scalars), self._videos.pop(policy, ""))
 
     def _restore(self, report: PolicyRestored) -> None:
         self.restored[report.policy] = report

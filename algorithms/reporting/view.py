@@ -21,8 +21,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from appo.algorithms.memory.counters import IN_PARALLEL, PART_OF, Timer
+from appo.algorithms.reporting.snapshot import PolicySnapshot
 from appo.algorithms.reporting.view_state import RETURN, ViewState
-from appo.algorithms.reporting.wording import in_digits, in_short, time_left
+from appo.algorithms.reporting.wording import EARLIER, in_digits, in_short, time_left
 
 DROPPED_FIRST = ("memory", "limit", "time", "losses", "return", "faults")
 LEAST_HEIGHT = 3  # of the panel that is always there
@@ -137,8 +138,12 @@ def _returns(state: ViewState, width: int) -> list[Text]:
     def tags(name: str) -> tuple[str, ...]:
         return tuple(in_digits(scalars.get(name)) for scalars in state.scalars)
 
+    def mean(policy: PolicySnapshot) -> str:
+        is_earlier = policy.avg_reward is not None and not policy.has_new_episodes
+        return in_digits(policy.avg_reward) + (EARLIER if is_earlier else "")
+
     columns = [
-        Column("mean", tuple(in_digits(policy.avg_reward) for policy in policies), "bold"),
+        Column("mean", tuple(mean(policy) for policy in policies), "bold"),
         Column("min", tags(f"{RETURN}_min")),
         Column("max", tags(f"{RETURN}_max")),
         Column("length", tags("0_aux/avg_len")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+EARLIER = " (earlier)"  # behind a return whose episodes all ended before this start
 _LONGEST_LEFT_S = 30 * 86400
 
 

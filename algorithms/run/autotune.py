@@ -29,6 +29,7 @@ STOP_S = 3.0
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
 OPTIONS = Sizes._fields
+HEADS = ("workers", "environments each", "splits", "backend")
 
 
 class Budget:
@@ -152,7 +153,7 @@ def _busy(first: ProcessorTime, last: ProcessorTime) -> float:
 
 def show(tried: list[Tried], first: Sizes, env: str) -> None:
     """Print what was tried, the fastest first."""
-    table = Table(*OPTIONS, "frames per second", "", title=f"autotune: {env}")
+    table = Table(*HEADS, "frames per second", "", title=f"autotune: {env}")
     for sizes, found, _ in sorted(tried, key=lambda each: -each.frames_per_s):
         notes = [note for note, holds in (("as it was", sizes == first), ("chosen", sizes == tried[-1].sizes)) if holds]
         table.add_row(*map(str, sizes), f"{found:,.0f}" if found else "did not run", ", ".join(notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import math
 import operator
@@ -25,6 +26,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 }
 _DEVICE = re.compile(r"auto|cpu|gpu|cuda|cuda:\d+")
 _UNFIT_FOR_A_FOLDER = re.compile(r"[^\w.+=@,-]")
+_MOST_NAMES = 5  # of experiments in a message
 _MAX_PART_BYTES = 255  # of a path, on the usual file systems
 _MAX_NAME_BYTES = 200  # a run that is moved aside gets a longer name
 _MAX_FOLDER_BYTES = 3800  # of 4096 that a path may have; files lie below
@@ -181,10 +183,13 @@ class RunConfig:
     def neighbours(self) -> str:
         """For the message that this experiment does not exist: the ones beside it."""
         beside = self.folder.parent
-        names = sorted(path.parent.name for path in beside.glob(f"*/{CONFIG_FILE}"))[:5]
-        return (
-            f"; {beside} holds {', '.join(names)}" if names else "; train one with train_appo.py, or type --train_dir"
-        )
+        names = sorted(path.parent.name for path in beside.glob(f"*/{CONFIG_FILE}"))
+        if not names:
+            return "; train one with train_appo.py, or type --train_dir"
+        close = difflib.get_close_matches(self.experiment, names, n=1, cutoff=0.5)
+        told = f"; did you mean {close[0]}? {beside} holds " if close else f"; {beside} holds "
+        more = len(names) - _MOST_NAMES
+        return told + ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
     def check_combinations(self) -> None:
         """Refuse names, goals and devices that no machine understands.

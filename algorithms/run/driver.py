@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from appo.algorithms.messages import Command, PolicyRestored, Ready, Report
+from appo.algorithms.messages import Command, PolicyRestored, Ready, Report, WorkerLost, WorkerWorks
 from appo.algorithms.reporting.budget import Budget
 from appo.algorithms.reporting.event_log import EventLog
 from appo.algorithms.reporting.population_log import PopulationLog
@@ -22,6 +22,7 @@ from appo.algorithms.run.controllers.table import CONTROLLERS
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.resources import SharedResources
 from appo.algorithms.train_config import TrainConfig
+from appo.algorithms.workers.process_launcher import RunFailed
 from appo.algorithms.workers.roster import KINDS, LEARNER, WorkerId
 from appo.utils.signals import SAVING, StopSignals
 
@@ -103,6 +104,8 @@ class Driver:
         self._is_accepted = False  # options that never worked are not saved, and neither is anything made with them
         self._restored_steps: dict[int, int] = {}  # policy -> optimizer steps of its checkpoint
         self._frames_before = 0
+        self._learners = {worker.name: worker.policy for worker in shared.roster.of_kind(LEARNER)}
+        self._failures: dict[int, str] = {}  # policy -> how its learner failed, while it has not worked since
         self._saves_done = 0
         self._ended_by = ""  # a controller's reason
         self._next_update = self._next_memory = 0.0
@@ -128,12 +131,14 @@ class Driver:
                 self._next_update = time.monotonic() + self._update_every_s
                 self._update()
         if self._stop.received is not None:
-            return stopped_by(self._stop)
+            return self._stop.reason
+        reason = self._ended_by or self.statistics.budget.reason(self.statistics.total_env_frames)
+        for policy, failure in self._failures.items():
+            if not self._has_learned(policy):
+                raise RunFailed(f"{failure}; {reason} before policy {policy} learned anything")
+        has_learned = self._config.run.sampler_only or self._has_learned()
         self._accept()  # however small the budget was
-        if self._ended_by:
-            return self._ended_by
-        reason = self.statistics.budget.reason(self.statistics.total_env_frames)
-        return reason if self._config.run.sampler_only or self._has_learned() else f"{reason}, {self._too_small()}"
+        return reason if has_learned or self._ended_by else f"{reason}, {self._too_small()}"
 
     def _update(self) -> None:
         """Ask every controller and let every sink write; ten times a second, however often reports come."""
@@ -246,6 +251,10 @@ class Driver:
             self._tell_restored(report)
             self._restored_steps[report.policy] = report.train_step
             self._frames_before = self.statistics.total_env_frames
+        elif isinstance(report, WorkerLost) and report.by_exception and report.worker in self._learners:
+            self._failures[self._learners[report.worker]] = report.cause
+        elif isinstance(report, WorkerWorks) and report.worker in self._learners:
+            self._failures.pop(self._learners[report.worker], None)
         elif isinstance(report, Ready):
             log.debug("%s is ready after %.1f s", report.worker, time.monotonic() - self._began)
 
@@ -260,9 +269,10 @@ class Driver:
             return self.statistics.total_env_frames > self._frames_before
         return self._has_learned()
 
-    def _has_learned(self) -> bool:
-        steps = self._arrays["train_steps"]
-        return any(int(steps[policy]) > before for policy, before in self._restored_steps.items())
+    def _has_learned(self, policy: int | None = None) -> bool:
+        """A policy has taken an optimizer step since this start; None: any of them."""
+        steps, policies = self._arrays["train_steps"], self._restored_steps if policy is None else (policy,)
+        return any(int(steps[each]) > self._restored_steps.get(each, 0) for each in policies)
 
     def _too_small(self) -> str:
         """What to say of a budget that was spent before the first optimizer step."""
@@ -308,9 +318,3 @@ class Driver:
 
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
-
-
-def stopped_by(stop: StopSignals) -> str:
-    """Why a run ends that a signal ends."""
-    assert stop.received is not None
-    return f"stopped by {stop.received.name}"

@@ -5,26 +5,29 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from appo.algorithms.checkpoint_names import list_best
+from appo.algorithms.checkpoint_names import list_best, list_named
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.train_config import TrainConfig
 
 
-def lines(config: TrainConfig, last: RunSnapshot, reason: str, program: str = "") -> list[str]:
-    """Best and last return, frames, time, and three commands.
+def lines(
+    config: TrainConfig, last: RunSnapshot, reason: str, program: str = "", unsaved: Sequence[str] = ()
+) -> list[str]:
+    """Best and last return, frames, time, and the commands to go on with.
 
     Args:
         config: of the run.
         last: how it ended.
         reason: why it ended, as the driver tells.
         program: what was started; empty: this program.
+        unsaved: what was typed, where `config.json` does not keep it.
     """
-    return [*_results(config, last), "", *_commands(config, last, reason, program or sys.argv[0])]
+    return [*_results(config, last), "", *_commands(config, reason, program or sys.argv[0], unsaved)]
 
 
 def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
@@ -36,6 +39,8 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
             continue
         episodes = min(numbers.episodes, config.run.stats_avg)
         told = f"{name}mean return of the last {episodes} episodes {numbers.avg_reward:.4g}"
+        if not numbers.has_new_episodes:
+            told += " (of earlier starts: none has ended since)"
         best = list_best(config.run.checkpoint_dir(policy), config.run.save_best_metric)
         if best and best[0].value > float("-inf"):
             told += f"; best checkpoint {best[0].value:.4g} ({best[0].label}) after {best[0].steps[1]:,} frames"
@@ -47,13 +52,15 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
         yield f"bottleneck: {last.bottleneck.said}"
 
 
-def _commands(config: TrainConfig, last: RunSnapshot, reason: str, program: str) -> Iterator[str]:
+def _commands(config: TrainConfig, reason: str, program: str, unsaved: Sequence[str]) -> Iterator[str]:
     run = config.run
     place = [f"--experiment={run.experiment}"]
     place += [f"--{name}={value}" for name in ("train_dir", "experiments_root") if (value := _other(run, name))]
-    train = _words(program, "train", [f"--env={config.env.env}", *place, *_more(config, reason)])
-    yield f"train on:  {train}"
-    yield f"watch:     {_words(program, 'enjoy', place)}"
+    typed = unsaved or [f"--env={config.env.env}", *place, *_more(config, reason)]
+    yield f"train on:  {_words(program, 'train', typed)}"
+    policies = range(config.sampling.num_policies)
+    if any(list_named(run.checkpoint_dir(policy), "latest") for policy in policies):
+        yield f"watch:     {_words(program, 'enjoy', place)}"
     yield f"curves:    tensorboard --logdir {shlex.quote(str(run.folder))}"
 
 
@@ -76,7 +83,7 @@ def _other(run: RunConfig, name: str) -> str:
     return "" if value == getattr(RunConfig(), name) else value
 
 
-def _words(program: str, what: str, options: list[str]) -> str:
+def _words(program: str, what: str, options: Sequence[str]) -> str:
     """A command line of the program's own kind: from a checkout, or installed."""
     name = Path(program).name
     if name.endswith(".py"):

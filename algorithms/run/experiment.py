@@ -57,6 +57,7 @@ class Experiment:
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
         # An earlier start has trained with the options of this one, but for where, how long and what it reports.
         self.is_proven = False
+        self.unsaved_words: list[str] = []  # what was typed, until `accept`
         self._unwritten: set[Path] = set()  # of those below, what the disk has not taken yet
         self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
         self._config = ""
@@ -119,6 +120,7 @@ class Experiment:
         To be called before anything is saved. The options of a start that did not come so far are forgotten.
         """
         self._record[self.config_file] = self._config
+        self.unsaved_words = []
         self._unwritten.add(self.config_file)
         with self._disk_faults.survived(CONFIG_FILE):
             self._write_record([self.config_file])
@@ -157,6 +159,7 @@ class Experiment:
 
     def _record_start(self, resolved: ResolvedConfig, argv: Sequence[str]) -> None:
         self._num_policies = resolved.config.sampling.num_policies
+        self.unsaved_words = list(argv[1:])
         self._config = to_json(resolved.config, resolved.typed)
         with contextlib.suppress(FileNotFoundError):  # it tells how an earlier start ended
             self.summary_file.unlink()

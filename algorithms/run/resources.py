@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from appo.algorithms.evaluation.config import VIDEOS
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.weights import WeightsBuffer
@@ -32,7 +33,9 @@ _DRIVER_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 32, 8
 # Memory that must stay free beside the blocks: the processes themselves, of which workers share a part. An actor of
 # CartPole has 11 MB of its own; simulators have more, which is not known before.
 _MB_PER_ACTOR, _MB_PER_TORCH_WORKER = 20, 350
-CHECK_MODEL = "appo.algorithms.workers.model_check:check_model"  # named, not imported: it loads torch
+# Named, not imported: they load torch.
+CHECK_MODEL = "appo.algorithms.workers.model_check:check_model"
+REQUIRE_IMAGES = "appo.algorithms.evaluation.episode_video:require_images"
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +225,7 @@ def plan_of(
         sampler_only=run.sampler_only,
         hold_blocks=holds_blocks(config),
         just_in_time=is_just_in_time(config),
+        videos=run.folder.absolute() / VIDEOS,
     )
 
 

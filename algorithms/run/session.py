@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from appo.algorithms.config import ResolvedConfig, fitted, print_origins
@@ -21,7 +21,7 @@ from appo.algorithms.reporting.sinks.terminal import status_line
 from appo.algorithms.run import ending, resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.controllers.callbacks import load_callback
-from appo.algorithms.run.driver import Driver, WorkerPool, stopped_by
+from appo.algorithms.run.driver import Driver, WorkerPool
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.population_files import check_files
 from appo.algorithms.run_state import Spent
@@ -100,7 +100,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
     try:
         checked = _probe(resolved.config, launcher, stop)
         if checked is None:
-            return stop.exit_code
+            return stop.end_before_start()
         spec = checked.spec
         resolved = fitted(resolved, spec, checked.profile)
         device = torch_device(resolved.config.run.device)
@@ -116,9 +116,9 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         job = resources.model_job(config, spec, device, available_mb)
         spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
-        return _fail(str(error), resolved.config) if stop.received is None else stop.exit_code
+        return _fail(str(error), resolved.config) if stop.received is None else stop.end_before_start()
     if spent is None or stop.received is not None:
-        return stop.exit_code
+        return stop.end_before_start()
     budget = Budget(config.run.train_for_env_steps, config.run.train_for_seconds)
     if spent.env_frames and budget.spent(*spent) >= 1.0:
         print(_tell_spent(budget, spent, config))
@@ -177,6 +177,7 @@ def _drive(
             launcher.forget_torch()
         except (RunFailed, OSError) as error:  # OSError: no descriptors, or no memory for a queue
             if stop.received is not None:
+                log.info("%s before the start", stop.reason)
                 return stop.exit_code
             return _fail(f"a worker cannot be started: {error}", config, experiment.log_file("driver"))
     driver = Driver(config, experiment, pool, shared, stop)
@@ -199,7 +200,7 @@ def _follow(driver: Driver, config: TrainConfig, experiment: Experiment, stop: S
         driver.save_after(failure)
         if stop.received is not None and driver.is_saved:  # what sent the signal may have ended workers as well
             log.warning("%s", failure)
-            failure, reason = "", stopped_by(stop)
+            failure, reason = "", stop.reason
     last = driver.end(reason, STOP_AFTER_FAILURE_S if failure else STOP_S)
     if failure:
         return _fail(failure, config, experiment.log_file("driver"))
@@ -207,7 +208,7 @@ def _follow(driver: Driver, config: TrainConfig, experiment: Experiment, stop: S
         return _fail(f"the last checkpoint could not be written: {why}", config, experiment.log_file("driver"))
     log.info("%s; %s", reason, status_line(last))
     log.info("experiment folder: %s", experiment.folder)
-    for line in ending.lines(config, last, reason):
+    for line in ending.lines(config, last, reason, unsaved=experiment.unsaved_words):
         print(line, flush=True)
     return stop.exit_code
 
@@ -257,7 +258,8 @@ def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, 
 
     Raises:
         RunFailed: the process died.
-        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints.
+        ConfigError: they cannot be built, cannot act, or are not those of the checkpoints; or evaluations are to be
+            recorded and the environment cannot be drawn.
     """
     if config.workers.serial_mode:
         from appo.algorithms.workers.model_check import check_model
@@ -268,8 +270,20 @@ def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, 
     def is_stopped() -> bool:
         return stop.received is not None
 
+    if config.workers.eval_video_every_sec:
+        _require_images(config, launcher, is_stopped)
     spent: Spent | None = launcher.run_once(resources.CHECK_MODEL, (job,), limit, is_stopped, uses_torch=True)
     return spent
+
+
+def _require_images(config: TrainConfig, launcher: ProcessLauncher, is_stopped: Callable[[], bool]) -> None:
+    arguments = (resources.resolved_env(config), config.family)
+    limit = TimeLimit(config.sampling.reset_timeout_seconds, "--reset_timeout_seconds")
+    try:
+        launcher.run_once(resources.REQUIRE_IMAGES, arguments, limit, is_stopped, uses_torch=True)
+    except RunFailed as error:
+        doing = f"--env={config.env.env} was to be drawn for --eval_video_every_sec"
+        raise RunFailed(f"{doing}:\n{error}" if "\n" in str(error) else f"{doing}: {error}") from None
 
 
 def _fail(cause: str, config: TrainConfig, log_file: Path | None = None) -> int:

@@ -114,9 +114,10 @@ def _order(best: Sizes, first: Tried) -> list[Direction]:
     if first.busy >= BUSY:
         return [_MORE_ENVS, _SPLITS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
     is_slow = first.frames_per_s / max(1, first.sizes.num_envs) < SLOW_FRAMES_PER_S
-    # A single split steps all of its processes at once.
-    last = [_SPLITS, _WORKERS] if best.env_backend == "subproc" else [_WORKERS, _SPLITS]
-    return [*([_PROCESSES] if is_slow else []), _MORE_ENVS, _FEWER_ENVS, *last, _MORE_ENVS]
+    before = [_PROCESSES] if is_slow else []
+    if best.env_backend == "subproc":  # a single split steps all of its processes at once
+        return [*before, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
+    return [*before, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
 
 
 def _more_envs(best: Sizes, limits: Limits) -> Iterator[Sizes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from importlib import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.utils.cli import COMMAND_LINE
 from appo.utils.options import ConfigError, to_text
 
 _REFUSED = 2
+_ERROR = "train_appo.py: error: "  # what the line begins with that refuses a run
 _KEPT_LINES = 200
 
 
@@ -69,7 +72,8 @@ def train(
     before = _stamp(path)  # of an earlier start
     code, lines = _run(words, quiet)
     if code == _REFUSED:
-        raise ConfigError(lines[-1].removeprefix("train_appo.py: error: ") if lines else "refused")
+        refusal = lines[-1].removeprefix(_ERROR) if lines else "refused"
+        raise ConfigError(re.sub(f"^{COMMAND_LINE} ", "train(...) ", refusal))
     if code == 1 or code < 0:
         said = list(lines)[-20:]
         raise TrainingFailed("\n".join([said[-1], "", "Its last lines:", *said]) if said else "it said nothing")
@@ -105,7 +109,7 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
             try:
                 for line in process.stdout:
                     lines.append(line.rstrip())
-                    if not quiet:
+                    if not quiet and not line.startswith(_ERROR):  # which is raised
                         print(line, end="", flush=True)
                 return process.wait(), lines
             except KeyboardInterrupt:

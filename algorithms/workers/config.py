@@ -97,6 +97,13 @@ class WorkersConfig:
         minimum=0,
         maximum=256,
     )
+    eval_video_every_sec: float = option(
+        0.0,
+        "Record one more episode after an evaluation, at most this often: an animated image in TensorBoard, and a file "
+        "in videos/. 0: none",
+        minimum=0.0,
+        maximum=86_400.0,
+    )
     eval_most_likely: bool = option(False, "Take the most likely action in them instead of drawing one")
     policy_worker_threads: int = option(
         0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024
@@ -136,6 +143,11 @@ class WorkersConfig:
             raise ConfigError(
                 f"serial_mode=True computes everything in one process, so eval_every_sec={self.eval_every_sec:g} "
                 "cannot be; nearest: 0, and enjoy_appo.py --no_render afterwards"
+            )
+        if self.eval_video_every_sec and not self.eval_every_sec:
+            raise ConfigError(
+                f"eval_video_every_sec={self.eval_video_every_sec:g} records evaluations, and there are none; add "
+                f"--eval_every_sec={self.eval_video_every_sec:g}"
             )
         if self.serial_mode and self.policy_workers_per_policy != 1:
             raise ConfigError(

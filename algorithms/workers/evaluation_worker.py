@@ -5,22 +5,28 @@ Nobody waits for it, and the run goes on without it. It runs at the lowest prior
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 
 import torch
 
+from appo.algorithms.evaluation.episode_video import EpisodeVideos
 from appo.algorithms.evaluation.evaluate import EvalResult, choose_num_envs, evaluate_policy
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer
-from appo.algorithms.messages import EvaluationFinished
+from appo.algorithms.messages import EvaluationFinished, EvaluationVideoSaved
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.jobs import EvaluationWorkerJob
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import EnvContext
+from appo.envs.faults import FAILURES
+from appo.envs.own_code import told
 from appo.envs.registry import make_batch_env
 from appo.envs.vector.make import vec_env_of
 from appo.utils.processes import limit_native_threads, lower_priority
 
+log = logging.getLogger(__name__)
 LOWEST_PRIORITY = 19
 # No environment of training has such a number, so none has its seeds.
 FIRST_ENV_ID = 1 << 30
@@ -31,7 +37,7 @@ class EvaluationWorker(Worker):
 
     Reads:   published weights (learners)
     Writes:  its counters
-    Sends:   EvaluationFinished (driver)
+    Sends:   EvaluationFinished, EvaluationVideoSaved (driver)
     """
 
     job: EvaluationWorkerJob
@@ -42,6 +48,7 @@ class EvaluationWorker(Worker):
         torch.set_num_threads(1)
         job = self.job
         self.counters.enter(Phase.RESET)
+        self._videos, self._next_video, self._records = self._open_videos(), 0.0, False
         number = choose_num_envs(job.episodes, job.num_envs)
         generation = self.start.generation
         contexts = [
@@ -75,6 +82,24 @@ class EvaluationWorker(Worker):
         """Close the environments."""
         if hasattr(self, "_env"):
             self._env.close()
+        self._close_videos()
+
+    def _open_videos(self) -> EpisodeVideos | None:
+        """Called before other environments are built: MuJoCo and SDL choose how to draw when they are imported."""
+        job = self.job
+        if not job.video_every_s:
+            return None
+        context = EnvContext(env_id=FIRST_ENV_ID - 1, seed=job.seed, attempt=self.start.generation)
+        try:
+            return EpisodeVideos(job.env, job.family_options, context, job.videos)
+        except FAILURES as error:
+            log.warning("no videos of evaluations: %s", told(error))
+            return None
+
+    def _close_videos(self) -> None:
+        videos, self._videos = getattr(self, "_videos", None), None
+        if videos is not None:
+            videos.close()
 
     def _score(self, policy: int) -> None:
         inference = self._policies[policy]
@@ -87,6 +112,27 @@ class EvaluationWorker(Worker):
             return  # what is not finished says nothing
         self.counters.count(EventCounter.EVALUATIONS)
         self.report(report_of(policy, published.version, result))
+        self._record(policy, published.version)
+
+    def _record(self, policy: int, version: int) -> None:
+        """Record an episode of each policy of a round when a video is due. What fails costs the videos, no score."""
+        if policy == 0:
+            self._records = self._videos is not None and time.monotonic() >= self._next_video
+            if self._records:
+                self._next_video = time.monotonic() + self.job.video_every_s
+        if not self._records or self._videos is None:
+            return
+        try:
+            path = self._videos.record(
+                self._policies[policy], policy, version, deterministic=self.job.deterministic, goes_on=self._goes_on
+            )
+        except FAILURES as error:
+            log.warning("no more videos of evaluations: %s", told(error))
+            with contextlib.suppress(*FAILURES):
+                self._close_videos()
+            return
+        if path is not None:
+            self.report(EvaluationVideoSaved(policy, version, str(path)))
 
     def _goes_on(self) -> bool:
         self.counters.beat()

@@ -36,6 +36,7 @@ class RunPlan(NamedTuple):
     sampler_only: bool
     hold_blocks: bool  # actors wait for the weights that their last rollout led to
     just_in_time: bool  # actors begin the next batch as late as keeps the learner busy
+    videos: Path  # folder of the experiment's videos
 
 
 @dataclass
@@ -116,6 +117,8 @@ class EvaluationWorkerJob:
     spec: EnvSpec
     model: ModelConfig
     seed: int
+    video_every_s: float  # 0: no videos
+    videos: Path  # folder of the files
 
     @classmethod
     def of(cls, plan: RunPlan, seed: int) -> EvaluationWorkerJob:
@@ -135,6 +138,8 @@ class EvaluationWorkerJob:
             spec=plan.spec,
             model=plan.model,
             seed=seed % 2**31,
+            video_every_s=workers.eval_video_every_sec,
+            videos=plan.videos,
         )
 
 

@@ -7,6 +7,8 @@ Shape letters:  N = agent rows,  T = time steps.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
+from appo.algorithms.learning.batch import Batch
+from appo.algorithms.learning.config import LearningConfig
 from appo.algorithms.learning.learner import Learner
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic, build_trunks
 from appo.algorithms.models.inference import PolicyInference
@@ -25,11 +30,13 @@ from appo.algorithms.specs import action_spec, observed
 from appo.algorithms.workers import checkpoint_fit
 from appo.algorithms.workers.jobs import ModelJob
 from appo.envs.api import ObservationLeaf
+from appo.envs.faults import FAILURES
 from appo.envs.own_code import told
 from appo.utils.files import require_file_size
 from appo.utils.options import ConfigError
 
 _ROWS, _STEPS = 2, 2
+_MOST_COLUMNS = 8  # trajectories that an auxiliary loss is tried with
 _BYTES = 4
 _COPIES_PER_SNAPSHOT = 2 * 3  # two halves, each with both moments of the gradient
 # Of what a policy needs: in its learner the weights, their gradient and two moments of it; two halves of what it
@@ -50,18 +57,15 @@ def check_model(job: ModelJob) -> Spent:
             model = build_actor_critic(job.model, job.spec)
         _check_encoders(model)
         with _explained("trained"):
-            Learner(
-                model,
-                job.learning,
-                "cpu",
-                action_spec=action_spec(job.spec),
-                auxiliary_options=job.auxiliary_options,
-            )
-        observations = _observations(observed(job.spec, job.model.critic_sees_time))
+            _learner(model, job, job.learning)
+        leaves, rng = observed(job.spec, job.model.critic_sees_time), np.random.default_rng(0)
+        observations = _observations(leaves, _ROWS, rng)
         with _explained("unrolled over time"), torch.no_grad():
             state = torch.zeros(_ROWS, model.state_size)
             is_first = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
             model.unroll({name: torch.stack([value] * _STEPS) for name, value in observations.items()}, state, is_first)
+        if job.learning.auxiliary_loss:
+            _check_auxiliary_loss(model, job)
         own = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
         with _explained("used to act"):
             inference = PolicyInference(model, _ROWS, "cpu", seed=0)
@@ -113,17 +117,81 @@ def _require_output_size(encoder: nn.Module, inputs: tuple[Tensor, ...], output:
         )
 
 
-def _observations(leaves: tuple[ObservationLeaf, ...]) -> dict[str, Tensor]:
-    """Zeros [N, ...] as a policy worker gathers them, images with their channels last; masks allow everything."""
+def _learner(model: ActorCritic, job: ModelJob, learning: LearningConfig) -> Learner:
+    return Learner(model, learning, "cpu", action_spec=action_spec(job.spec), auxiliary_options=job.auxiliary_options)
+
+
+def _check_auxiliary_loss(model: ActorCritic, job: ModelJob) -> None:
+    """Take one step from made-up trajectories without the loss, and one with it, which is a user's own code."""
+    learning, name = job.learning, job.learning.auxiliary_loss
+    columns = math.lcm(learning.batch_size, learning.rollout) // learning.rollout
+    if columns > _MOST_COLUMNS:
+        columns = _MOST_COLUMNS
+        learning = dataclasses.replace(learning, batch_size=columns * learning.rollout)
+    learning = dataclasses.replace(learning, num_batches_per_iteration=1, ppo_epochs=1)
+    with _explained("trained"):
+        batch = _made_up_batch(model, job, learning, columns)
+        plain = dataclasses.replace(job, auxiliary_options=None)
+        _learner(model, plain, dataclasses.replace(learning, auxiliary_loss="")).train(batch, 0, 0.0)
+    learner = _learner(model, job, learning)
+    try:
+        learner.train(batch, 0, 0.0)
+    except FAILURES as error:
+        raise ConfigError(
+            f"auxiliary_loss={name!r} failed with a made-up batch before the start: {told(error)}"
+        ) from error
+
+
+def _made_up_batch(model: ActorCritic, job: ModelJob, learning: LearningConfig, columns: int) -> Batch:
+    """Trajectories of random observations in which the policy acts and every reward is 1."""
+    steps = learning.rollout
+    leaves, rng = observed(job.spec, job.model.critic_sees_time), np.random.default_rng(0)
+    observations = [_observations(leaves, columns, rng) for _ in range(steps + 1)]
+    stacked = {name: torch.stack([row[name] for row in observations]) for name in observations[0]}
+    is_first = torch.zeros(steps + 1, columns, dtype=torch.uint8)
+    is_first[0] = 1
+    with torch.no_grad():
+        output = model.unroll(stacked, torch.zeros(columns, model.state_size), is_first)
+        parameters = output.parameters[:steps]
+        actions = model.distribution.sample(parameters)
+        log_prob = model.distribution.log_prob(parameters, actions)
+    return Batch(
+        observations=stacked,
+        is_first=is_first,
+        is_last=torch.zeros_like(is_first),
+        active=torch.ones_like(is_first),
+        own=torch.ones_like(is_first, dtype=torch.bool),
+        recurrent_state=torch.zeros(steps // learning.rows_per_chunk, columns, model.state_size),
+        actions=actions,
+        behaviour_log_prob=log_prob,
+        behaviour_parameters=parameters,
+        behaviour_value=torch.zeros(steps, columns),
+        policy_version=torch.zeros(steps, columns, dtype=torch.int64),
+        rewards=torch.ones(steps, columns),
+        terminated=torch.zeros(steps, columns, dtype=torch.uint8),
+    )
+
+
+def _observations(leaves: tuple[ObservationLeaf, ...], rows: int, rng: np.random.Generator) -> dict[str, Tensor]:
+    """Random numbers [N, ...] as a policy worker gathers them, images with their channels last; masks allow all."""
     observations = {}
     for leaf in leaves:
         if leaf.kind == "image":
             channels, height, width = leaf.shape
-            image = torch.from_numpy(np.zeros((_ROWS, height, width, channels), leaf.dtype))
+            image = torch.from_numpy(_random(leaf, (rows, height, width, channels), rng))
             observations[leaf.name] = image.permute(0, 3, 1, 2)
         else:
-            observations[leaf.name] = torch.from_numpy(np.full((_ROWS, *leaf.shape), leaf.kind == "mask", leaf.dtype))
+            observations[leaf.name] = torch.from_numpy(_random(leaf, (rows, *leaf.shape), rng))
     return observations
+
+
+def _random(leaf: ObservationLeaf, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    if leaf.kind == "mask":
+        return np.ones(shape, leaf.dtype)
+    if np.issubdtype(leaf.dtype, np.floating):
+        return rng.random(shape).astype(leaf.dtype)
+    upper = {"image": 256, "categorical": leaf.num_categories}.get(leaf.kind, 2)
+    return rng.integers(0, upper, shape).astype(leaf.dtype)
 
 
 def _check_checkpoint(folder: Path, job: ModelJob, own: dict[str, Tensor]) -> Checkpoint | None:

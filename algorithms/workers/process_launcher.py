@@ -270,6 +270,7 @@ class ProcessLauncher:
 
     def kill_everything(self) -> None:
         """Nothing of ours is left after this call, which never waits for long."""
+        self._torch_server.dismiss()
         guardian_process = self._guardian
         assert guardian_process.stdin is not None and guardian_process.stdout is not None
         guardian_process.stdin.close()  # the guardian kills the run's processes, itself included

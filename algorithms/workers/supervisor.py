@@ -50,6 +50,7 @@ from appo.algorithms.workers.worker_handle import (
     WorkerSpec,
     await_ends,
 )
+from appo.envs.own_code import raised_at
 from appo.utils import processes
 from appo.utils.processes import kill_orphans, reap_orphans, worker_mark
 
@@ -322,11 +323,9 @@ class Supervisor:
             worker_spec.name, loss, can_be_spared=kind.can_be_spared, is_optional=kind.is_optional
         )
         cause = _last_line(failure.traceback) if failure else what
-        self._undelivered.append(
-            WorkerLost(
-                worker_spec.name, worker.generation, "setup" if in_setup else "step", f"{worker_spec.name} {cause}"
-            )
-        )
+        name, phase_name = worker_spec.name, "setup" if in_setup else "step"
+        lost = WorkerLost(name, worker.generation, phase_name, f"{name} {cause}", by_exception=failure is not None)
+        self._undelivered.append(lost)
         if decision.verdict is Verdict.END:
             raise RunFailed(self._cause(worker, what, decision.reason))
         if decision.verdict is Verdict.QUARANTINE:
@@ -400,4 +399,5 @@ class Supervisor:
 
 
 def _last_line(traceback: str) -> str:
-    return f"failed: {traceback.strip().splitlines()[-1]}"
+    where = raised_at(traceback)
+    return f"failed: {traceback.strip().splitlines()[-1]}" + (f" ({where})" if where else "")

@@ -53,6 +53,7 @@ class TorchServer:
 
     def start(self) -> None:
         """Let the server import torch; returns at once."""
+        self.server.is_dismissed = False
         self.server.ensure_running()
 
     def serves(self) -> bool:
@@ -63,8 +64,13 @@ class TorchServer:
         """It runs, and will serve in a moment."""
         return processes.is_running(self.pid) and not self._has_imported()
 
+    def dismiss(self) -> None:
+        """Mark the server as ending: requests that are pending fail, instead of asking the other server."""
+        self.server.is_dismissed = True
+
     def end(self) -> None:
         """Give its memory back; does nothing where it does not run."""
+        self.dismiss()
         end_forkserver(self.server)
 
     def process(self, target: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> BaseProcess:
@@ -100,6 +106,8 @@ def kill_and_wait(child: int) -> None:
 class _Server(forkserver.ForkServer):
     """A forkserver that is started by `TorchServer.start` only, and not by a request for a process."""
 
+    is_dismissed = False
+
     def connect_to_new_process(self, fds: Any) -> Any:
         server: Any = self
         if not processes.is_alive(server._forkserver_pid or 0):
@@ -133,6 +141,8 @@ class _Popen(popen_forkserver.Popen):
             super()._launch(process)  # type: ignore[misc]
             return
         except (EOFError, OSError) as error:
+            if self._server.is_dismissed:
+                raise
             log.warning("the server that has torch does not answer (%r); %s imports it itself", error, process.name)
         finally:
             forkserver.connect_to_new_process = usual

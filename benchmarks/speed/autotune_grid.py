@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appo.algorithms.config import ResolvedConfig, fitted, resolve
-from appo.algorithms.run.autotune import BUDGET_S, Budget, measured, where_to_begin
+from appo.algorithms.run.autotune import BUDGET_S, HEADS, Budget, measured, where_to_begin
 from appo.algorithms.run.session import profile_environment
 from appo.algorithms.run.size_search import SLOW_FRAMES_PER_S, Limits, Sizes, Tried, search
 from appo.utils.options import ConfigError
@@ -111,7 +111,7 @@ def compare(
 def show(found: Found, env: str) -> None:
     """Print what was compared."""
     title = f"{env}: the search took {found.search_s:.0f} s, the grid has {found.points} points"
-    table = Table("", *Sizes._fields, "frames per second", title=title)
+    table = Table("", *HEADS, "frames per second", title=title)
     for name, sizes in (("without", found.first), ("chosen", found.chosen), ("best of the grid", found.best)):
         table.add_row(name, *map(str, sizes), f"{found.rates[sizes]:,.0f}")
     Console().print(table)

@@ -80,6 +80,8 @@ def _module(name: str) -> ModuleType:
         raise unknown_name(name, NAMES)
     package = _MPE2 if group == _MPE2 else f"pettingzoo.{group}"
     module = f"{package}.{rest}"
+    if not _VERSIONED.fullmatch(rest):  # a package of helpers may have such a name
+        raise unknown_name(name, _installed(group, package) or NAMES)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 
 import vizdoom
 
+from appo.envs.simulators.doom_matches import MATCHES
 from appo.envs.simulators.doom_scenarios import Head, Scenario
 from appo.utils.options import ConfigError
 
@@ -21,9 +23,12 @@ def find_config(name: str, user_folder: str) -> Path:
     for folder in folders:
         if re.fullmatch(r"[\w-]+", name) and (folder / f"{name}.cfg").is_file():
             return folder / f"{name}.cfg"
+    names = [each for folder in folders for each in _scenarios_in(folder)]
+    close = difflib.get_close_matches(name, [*names, *MATCHES], n=1)
+    near = f"; did you mean doom_{close[0]}?" if close else ""
     found = "; ".join(f"{folder} holds {', '.join(_scenarios_in(folder)) or 'none'}" for folder in folders)
     hint = "" if user_folder else "; name the folder of your own scenarios with --doom_scenarios_dir"
-    raise ConfigError(f"there is no scenario file {name}.cfg for doom_{name}: {found}{hint}")
+    raise ConfigError(f"there is no scenario file {name}.cfg for doom_{name}{near or ':'} {found}{hint}")
 
 
 def find_first_config(names: tuple[str, ...], user_folder: str) -> Path:

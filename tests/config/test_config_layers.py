@@ -6,7 +6,14 @@ import json
 import pytest
 from rich.console import Console
 
-from appo.algorithms.config import CHOSEN, FAMILY_DEFAULTS, print_origins, resolve, resolve_evaluation
+from appo.algorithms.config import (
+    CHOSEN,
+    FAMILY_DEFAULTS,
+    print_origins,
+    resolve,
+    resolve_evaluation,
+    with_env_of_experiment,
+)
 from appo.algorithms.train_config import from_json, to_json, with_values
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
@@ -52,6 +59,16 @@ def test_what_a_default_leaves_open_is_chosen_and_recorded(start, save_config):
     assert start().config.run.seed == first.config.run.seed
     assert start("--seed=-1").config.run.seed != first.config.run.seed
     assert start("--seed=5").config.run.seed == 5
+
+
+def test_an_experiment_that_exists_needs_no_env(start, save_config, tmp_path):
+    save_config(start("--rollout=16"))
+    words = ["--experiment=default_experiment", f"--train_dir={tmp_path}"]
+    for more in ([], ["--restart_behavior=overwrite"]):  # for which the name would soon be gone
+        assert with_env_of_experiment([*words, *more]) == ["--env=sample_task", *words, *more]
+    assert resolve(with_env_of_experiment(words)).config == start().config
+    for unchanged in (["--experiment=other", words[1]], words[1:], [*words, "--env=sample_task"], [*words, "--help"]):
+        assert with_env_of_experiment(unchanged) == unchanged
 
 
 def test_resume_restores_everything_but_what_is_typed_now(start, save_config):

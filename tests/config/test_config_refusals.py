@@ -72,6 +72,14 @@ def spec(agents=1):
         ("--device=cuda:", "device='cuda:' is unknown"),
         ("--restart_behavior=again", "restart_behavior='again'; allowed: resume, restart, overwrite"),
         ("--auxiliary_loss=missing", "auxiliary_loss='missing' is neither a file"),
+        ("--auxiliary_loss=action_smothness", "that can be imported; did you mean action_smoothness"),
+        ("--use_gae", "sets unknown option 'use_gae'; here it is --with_vtrace=False"),
+        ("--policy_kwargs=x", "here each of them is an option, for example --mlp_layers=64,64"),
+        (
+            "--env_framestack=4",
+            r"it is an option of --env=atari_\.\.\. and --env=doom_\.\.\.; for any environment there is --wrap_stack",
+        ),
+        ("--synthetic_step_ms=4", r"it is an option of --env=synthetic_\.\.\.$"),
     ],
 )
 def test_is_refused(start, words, message):
@@ -100,6 +108,13 @@ def test_is_refused(start, words, message):
 )
 def test_what_the_refusals_recommend_is_accepted(start, words):
     start(*words.split())
+
+
+def test_what_may_be_an_argument_of_the_environment_is_told_as_such(start):
+    with pytest.raises(ConfigError, match=r"'size'; an argument of the environment is typed --env_kwargs.size=\.\.\.$"):
+        start("--size=5", env="CartPole-v1")
+    with pytest.raises(ConfigError, match=r"'size'$"):
+        start("--size=5", env="doom_basic")
 
 
 def test_env_is_required_and_typos_of_it_are_explained():

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import warnings
 
+import imageio.v2 as imageio
 import psutil
 import pytest
 
+from appo.algorithms.evaluation.episode_video import MAX_HEIGHT, MAX_IMAGES
 from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of libraries that TensorBoard's reader loads
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 EVALUATED = ("--eval_every_sec=0.5", "--eval_episodes=4", "--use_rnn=False")
 
@@ -77,9 +84,45 @@ def test_each_policy_of_a_population_is_scored(start, policies):
     [
         (["--eval_every_sec=1", "--serial_mode=True"], "eval_every_sec=1 cannot be; nearest: 0"),
         (["--save_best_metric=eval_reward"], "needs evaluations beside training"),
+        (["--eval_video_every_sec=9"], "records evaluations, and there are none; add --eval_every_sec=9"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(start, options, why):
     run = start(*SMALL, *options)
     assert run.end() == 2
     assert why in run.output and not run.folder.exists()
+
+
+UNDRAWN = """
+import gymnasium
+import numpy as np
+
+class Undrawn(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+"""
+
+
+def test_an_episode_is_recorded_for_tensorboard(start):
+    run = start(*SMALL, *EVALUATED, "--eval_video_every_sec=0.5")
+    run.wait_for(lambda: list((run.folder / "videos").glob("eval_policy0_step*.gif")) and len(evaluations(run)) > 1)
+    run.signal(signal.SIGINT)
+    assert run.end() == 130, run.output
+    files = sorted((run.folder / "videos").glob("eval_policy0_step*.gif"))
+    images = imageio.mimread(files[0], memtest=False)
+    assert 2 <= len(images) <= MAX_IMAGES and images[0].shape[0] == MAX_HEIGHT
+    events = EventAccumulator(str(run.folder / ".summary" / "0"), size_guidance={"images": 0}).Reload()
+    shown = events.Images("eval/video")
+    assert files[0].read_bytes() in [image.encoded_image_string for image in shown]
+    assert (shown[0].width, shown[0].height) == (images[0].shape[1], images[0].shape[0])
+
+
+def test_what_draws_nothing_cannot_be_recorded(start, tmp_path):
+    (tmp_path / "undrawn.py").write_text(UNDRAWN)
+    run = start(*SMALL, *EVALUATED, "--eval_video_every_sec=9", env="undrawn:Undrawn")
+    assert run.end() == 2 and "--env=undrawn:Undrawn draws no images" in run.output, run.output
+    assert "; leave out --eval_video_every_sec" in run.output and not run.folder.exists()

@@ -61,6 +61,21 @@ def compute(inputs, options):
 
 LOSS = AuxiliaryLoss(Options, compute)
 """
+RAISES_LATER = """
+from dataclasses import dataclass
+from appo.algorithms.learning.auxiliary_loss import AuxiliaryLoss, AuxiliaryResult
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+def compute(inputs, options):
+    if inputs.minibatch.observations["obs"].max() > 1:  # as those of the check before the start never are
+        {}["missing"]  # line 10
+    return AuxiliaryResult(inputs.values.mean() * 0.0, {})
+
+LOSS = AuxiliaryLoss(Options, compute)
+"""
 
 
 @pytest.fixture
@@ -123,13 +138,26 @@ def test_an_own_encoder_that_raises_is_refused_with_its_place_not_that_of_the_li
     assert "cannot be unrolled over time: RuntimeError: " in line and line.endswith("(model.py, line 7)")
 
 
-def test_an_own_loss_that_raises_ends_the_run_in_one_line_with_its_place(mine, start):
-    run = start(*SMALL, "--auxiliary_loss=model")
+def test_an_own_loss_that_raises_is_refused_with_its_place(mine):
+    line = mine("CartPole-v1", "--auxiliary_loss=model", code=2)
+    assert "auxiliary_loss='model' failed with a made-up batch before the start: KeyError: 'missing'" in line
+    assert line.endswith("(model.py, line 14)")
+
+
+@pytest.mark.parametrize("options", [(), ("--train_for_env_steps=3000", "--restart_pause_seconds=5")])
+def test_an_own_loss_that_raises_later_ends_the_run_in_one_line_with_its_place(tmp_path, start, options):
+    """Whether the learner has been given up by then, or the budget has been spent while it was replaced."""
+    (tmp_path / "later.py").write_text(RAISES_LATER.lstrip())
+    run = start(*SMALL, "--auxiliary_loss=later", *options)
     assert run.end() == 1 and "Traceback" not in run.output
     last, log = run.output.strip().splitlines()[-1], run.folder / "log" / "driver.txt"
-    assert " error: run failed: learner-0 failed, 4 times in a row without doing any work: KeyError" in last
-    assert last.endswith(f"KeyError: 'missing' (model.py, line 14; {log} has the traceback)")
-    assert "Traceback" in log.read_text()
+    assert " error: run failed: learner-0 failed" in last and "KeyError: 'missing' (later.py, line 10" in last
+    if options:
+        assert last.endswith("reached train_for_env_steps=3000 before policy 0 learned anything")
+    else:
+        assert "4 times in a row without doing any work" in last and last.endswith(f"; {log} has the traceback)")
+        assert "Traceback" in log.read_text()
+    assert not list(run.folder.rglob("*.pth")) and not (run.folder / "config.json").exists()
 
 
 @pytest.mark.parametrize(("env", "options", "code"), [("own:InStep", (), 1), ("CartPole-v1", ("--encoder=model",), 2)])

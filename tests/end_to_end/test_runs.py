@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -220,6 +222,29 @@ def test_a_signal_before_the_first_optimizer_step_of_a_resumed_run_saves_the_fra
     saved = again.saved()
     assert saved.path.stat().st_mtime >= sent and saved.env_frames >= told
     assert saved.train_step == before.train_step
+
+
+def torch_server(run):
+    """The process that imports torch for others, once it is there."""
+    for process in psutil.Process(run.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "forkserver" in (command := " ".join(process.cmdline())) and "'torch'" in command:
+                return process
+    return None
+
+
+@pytest.mark.parametrize("moment", ["the environment is tried", "torch is waited for"])
+def test_a_signal_while_it_starts_is_answered_in_one_line(start, moment):
+    run = start(*SMALL)
+    run.wait_for(lambda: torch_server(run)).suspend()  # so that the start waits for it
+    run.wait_for(lambda: "appo probe" in run.tree())
+    if moment == "torch is waited for":
+        run.wait_for(lambda: "appo probe" not in run.tree())
+        time.sleep(0.3)
+    run.signal(signal.SIGINT)
+    assert run.end() == 130
+    assert run.output.splitlines() == ["stopped by SIGINT before the start"]
+    assert not run.folder.exists()
 
 
 def test_a_second_interrupt_ends_at_once(start):

@@ -217,6 +217,8 @@ def test_a_missing_scenario_names_the_folders_and_what_they_hold(scenarios_dir):
     assert f"{scenarios_dir} holds short" in str(raised.value)
     with pytest.raises(ConfigError, match="is no folder"):
         make("doom_battle", doom_scenarios_dir=str(scenarios_dir / "nowhere"))
+    with pytest.raises(ConfigError, match=r"for doom_basics; did you mean doom_basic\? .* holds"):
+        make("doom_basics")
     with pytest.raises(ConfigError, match="there is no scenario file"):
         make("doom_../short", doom_scenarios_dir=str(scenarios_dir))
 

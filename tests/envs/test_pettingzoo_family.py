@@ -48,7 +48,16 @@ def test_an_environment_can_be_trained_on_or_is_refused_in_one_line(name):
         assert not is_refused and checked.spec.agents_per_env >= 1 and not checked.warnings
 
 
-@pytest.mark.parametrize("name", ["pettingzoo_classic_nothing_v1", "pettingzoo_nowhere_rps_v2", "pettingzoo_classic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pettingzoo_classic_nothing_v1",
+        "pettingzoo_nowhere_rps_v2",
+        "pettingzoo_classic",
+        "pettingzoo_classic_rps",
+        "pettingzoo_classic_rps_v",
+    ],
+)
 def test_an_unknown_name_is_refused_with_the_nearest(name):
     with pytest.raises((ConfigError, EnvError), match="did you mean pettingzoo_classic_"):
         probe(name)

@@ -206,6 +206,14 @@ def test_an_unknown_experiment_is_refused_with_its_neighbours(experiment, capsys
     assert "there is no experiment" in told and "trained" in told
 
 
+def test_of_many_neighbours_the_nearest_is_told_and_how_many_are_left_out(experiment, capsys, tmp_path):
+    for number in range(7):
+        experiment("CartPole-v1", name=f"run_{number}")
+    experiment("CartPole-v1", name="zebra")
+    told = refused(capsys, "--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=zebr")
+    assert f"; did you mean zebra? {tmp_path} holds run_0, run_1, run_2, run_3, run_4 and 3 more" in told
+
+
 def test_another_environment_than_trained_is_refused(experiment, capsys):
     place, _ = experiment("CartPole-v1")
     assert "CartPole-v1" in refused(capsys, "--env=Acrobot-v1", *place[1:])
@@ -332,6 +340,11 @@ def test_results_that_are_not_complete_say_so_and_replace_no_complete_ones(exper
     assert enjoy(*cut) == 0
     assert f"not saved; {file} is complete" in capsys.readouterr().out
     assert kept == (file.read_text(), file.with_suffix(".csv").read_text())
+    assert enjoy(*score, "--max_num_episodes=2") == 0
+    assert f"not saved; {file} has 3 episodes, these are 2; delete it to keep these" in capsys.readouterr().out
+    assert kept == (file.read_text(), file.with_suffix(".csv").read_text())
+    assert enjoy(*score, "--max_num_episodes=4") == 0
+    assert json.loads(file.read_text())["episodes"] == 4
 
 
 def test_every_policy_of_a_population_is_scored(experiment, capsys):

@@ -232,8 +232,8 @@ def test_what_episodes_tell_is_saved_for_each_and_takes_the_place_of_nothing(tmp
     result = evaluate_policy(policy_for(env), env, 2)
     silent = result.episodes[1]._replace(true_return=math.nan, extra={})
     result = dataclasses.replace(result, episodes=(result.episodes[0], silent))
-    saved = save_result(result, tmp_path / "scores", "title", Conditions(True, 1, 2, {}))
-    assert saved is not None
+    saved = tmp_path / "scores.json"
+    assert not save_result(result, tmp_path / "scores", "title", Conditions(True, 1, 2, {}))
     told = json.loads(saved.read_text())
     assert told["summary"]["length"]["max"] == 6 and told["extra"]["length"]["max"] == 3
     with saved.with_suffix(".csv").open() as file:

@@ -131,6 +131,15 @@ def test_several_agents_are_drawn_once_per_step():
     assert watch(lambda name, options, context: Parallel(context.render_mode), 3).seen == [0, 1, 2, 0, 1]
 
 
+class Undrawn(Numbered):
+    render = gymnasium.Env.render
+
+
+def test_an_environment_that_only_inherits_render_is_refused_before_it_plays():
+    with pytest.raises(ConfigError, match=r"--env=test_env does not define render\(\), .*; score it with --no_render"):
+        watch(lambda name, options, context: Undrawn(context.render_mode), 1)
+
+
 def test_a_vectorised_environment_is_drawn_too():
     def make(name, options, context):
         return gymnasium.make_vec("CartPole-v1", 1, "vector_entry_point", render_mode=context.render_mode)

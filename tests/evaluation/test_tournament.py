@@ -77,6 +77,11 @@ def test_ctrl_c_marks_its_results_and_leaves_those_of_a_complete_tournament(play
     monkeypatch.setattr(Tournament, "play", interrupted)
     assert enjoy(*words, "--max_num_episodes=1000") == 130
     assert "not saved" in capsys.readouterr().out and told() == complete
+    monkeypatch.setattr(Tournament, "play", play)
+    assert enjoy(*words, "--max_num_episodes=1") == 0
+    assert "has 2 matches of each pair, these are 1" in capsys.readouterr().out and told() == complete
+    assert enjoy(*words[:-1], "--max_num_episodes=1") == 0, "played in another way"
+    assert "not saved" not in capsys.readouterr().out and not told()["deterministic"]
 
 
 def test_the_same_seed_plays_the_same_tournament(played):

@@ -196,6 +196,7 @@ def test_status_json_says_how_the_run_stands(run, clock):
             "avg_reward": 4.0,
             "avg_true_reward": 8.0,
             "policy_lag": 2.5,
+            "has_new_episodes": True,
         },
         {
             "env_frames": 0,
@@ -204,6 +205,7 @@ def test_status_json_says_how_the_run_stands(run, clock):
             "avg_reward": None,
             "avg_true_reward": None,
             "policy_lag": None,
+            "has_new_episodes": False,
         },
     ]
 
@@ -253,6 +255,17 @@ def test_the_line_on_the_terminal_is_short_and_complete(clock):
     statistics.add(training(0, version_diff_avg=1.26))
     line = status_line(statistics.snapshot())
     assert line == "fps (10/60/300 s) 12.35k/12.35k/12.35k  frames 617.25k  reward 3.14  lag 1.3 steps  left 0:00:31"
+
+
+def test_a_return_of_the_start_before_is_not_told_as_one_of_this_start(clock):
+    statistics = moving(clock, Budget(1_000_000, 1e9), frames_per_s=12_345)
+    statistics.add(episode(0, 3.14159))
+    snapshot = statistics.snapshot()
+    old = snapshot._replace(policies=[snapshot.policies[0]._replace(has_new_episodes=False)])
+    assert "  reward 3.14 (earlier)  " in status_line(old) and "  reward 3.14  " in status_line(snapshot)
+    assert "  reward 3.14 (earlier)" in status_line(old, 60)
+    both = snapshot._replace(policies=[*old.policies, *snapshot.policies])
+    assert "  reward 3.14 (earlier) 3.14  " in status_line(both)
 
 
 def test_a_line_that_has_too_little_room_leaves_out_whole_words(clock):

@@ -6,10 +6,11 @@ import math
 import pytest
 
 from appo.algorithms.memory.counters import EventCounter, Timer
-from appo.algorithms.messages import EpisodesFinished
+from appo.algorithms.messages import EpisodesFinished, EvaluationVideoSaved, PolicyAdopted
 from appo.algorithms.reporting import statistics as module
 from appo.algorithms.reporting.episodes import EpisodeWindow
 from appo.algorithms.reporting.rates import RateMeter
+from appo.algorithms.reporting.snapshot import Point
 from tests.reporting.reporting_cases import Clock, episode, restored, small_statistics, training
 
 
@@ -221,6 +222,10 @@ def test_what_a_checkpoint_keeps_is_where_the_next_run_starts(monkeypatch):
     assert (after.env_frames(0), after.train_seconds) == (30, 8.0)
     assert after.episodes[0].scalars() == before.episodes[0].scalars() != {}
     assert after.episodes[0].finished == 4
+    assert not after.snapshot().policies[0].has_new_episodes
+    after.add(episode(value=5.0))
+    clock.now += 8.0
+    assert after.snapshot().policies[0].has_new_episodes and before.snapshot().policies[0].has_new_episodes
 
 
 def test_rates_come_from_the_counters_of_this_run(monkeypatch):
@@ -275,3 +280,22 @@ def test_stages_are_told_since_the_last_time_and_a_clock_that_began_anew_counts_
 
 def test_shares_of_nothing_are_nothing():
     assert set(small_statistics().stage_scalars().values()) == {0.0}
+
+
+def test_a_video_waits_for_the_next_point_and_is_in_one_only(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    statistics = small_statistics()
+    statistics.add(restored(0))
+    statistics.add(episode(value=1.0))
+    statistics.snapshot()
+    statistics.add(EvaluationVideoSaved(0, 7, "video.gif"))
+    points: list[Point] = []
+    for _ in range(2):
+        clock.now += 100.0
+        points += statistics.snapshot().points[:1]
+    assert [point.video for point in points] == ["video.gif", ""]
+    statistics.add(EvaluationVideoSaved(0, 7, "of_the_policy_before.gif"))
+    statistics.add(PolicyAdopted(0, 1, {}, 9, 1))
+    clock.now += 100.0
+    assert not statistics.snapshot().points[0].video

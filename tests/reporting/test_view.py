@@ -158,6 +158,15 @@ def test_a_run_without_points_is_shown():
     assert "151.4" in text and panels(text.splitlines()) == {"return", "limit"}
 
 
+def test_a_return_of_the_start_before_is_marked():
+    one = state(policies=2)
+    first, second = one.snapshot.policies
+    mixed = one.snapshot._replace(policies=(first._replace(has_new_episodes=False), second))
+    frame = as_text(render(one._replace(snapshot=mixed), 79, 23), 79, is_terminal=False)
+    rows = [line for line in frame if "151.4" in line]
+    assert [("151.4 (earlier)" in row) for row in rows] == [True, False]
+
+
 def test_only_a_terminal_gets_escapes():
     frame = render(state(), 79, 23)
     assert "\x1b" not in "\n".join(as_text(frame, 79, is_terminal=False))

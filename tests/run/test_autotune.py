@@ -104,6 +104,17 @@ def test_processes_are_tried_where_steps_are_slow_and_cores_wait():
         assert {each.sizes.env_backend for each in tried} == {"serial"}
 
 
+def test_after_processes_a_single_split_is_tried_which_steps_all_of_them_at_once():
+    left = iter([True] * 2)
+    gains = {("serial", 2): 1.0, ("subproc", 2): 1.5, ("subproc", 1): 2.0}
+    tried = searched(
+        lambda sizes: 50.0 * gains.get((sizes.env_backend, sizes.worker_num_splits), 0.5),
+        busy=0.4,
+        has_time_for=lambda _: next(left, False),
+    )
+    assert tried[-1].sizes == FIRST._replace(env_backend="subproc", worker_num_splits=1)
+
+
 def test_where_all_cores_work_splits_come_before_workers():
     left = iter([True] * 3)
     tried = searched(surface(16, 2, splits_gain=1.2), busy=1.0, has_time_for=lambda _: next(left, False))
@@ -137,6 +148,31 @@ def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_pa
     assert begun[0] != unfitted.config.sampling.num_envs_per_worker
 
 
+def test_what_is_found_takes_the_place_of_the_flag_and_can_be_tuned_anew(tmp_path, monkeypatch):
+    """Sizes that were found are no more typed than the defaults are."""
+    seen = []
+
+    def train(resolved, argv, stop):
+        seen.append((resolved, argv))
+        return 0
+
+    found = ["--num_envs_per_worker=6", "--worker_num_splits=1"]
+    monkeypatch.setattr("appo.algorithms.run.autotune.tuned_words", lambda *_: found)
+    monkeypatch.setattr("appo.algorithms.run.session.train", train)
+    words = ["train_appo.py", "--env=CartPole-v1", f"--train_dir={tmp_path}", "--num_workers=2"]
+    handlers = {number: signal.getsignal(number) for number in MAIN_PROCESS_DECIDES}
+    try:
+        assert main([*words, "--autotune", "--seed=1"]) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    ((resolved, argv),) = seen
+    assert argv == [*words, "--seed=1", *found] and not resolved.config.run.autotune
+    assert resolved.config.sampling.num_envs_per_worker == 6 and resolved.config.sampling.worker_num_splits == 1
+    assert resolved.origins["num_envs_per_worker"] == resolved.origins["worker_num_splits"] == "autotune"
+    assert "num_workers" in resolved.typed and not {"num_envs_per_worker", "worker_num_splits"} & {*resolved.typed}
+
+
 @pytest.mark.slow
 def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):
     """All but the splits is typed, so two candidates are measured."""
@@ -160,3 +196,7 @@ def test_a_run_is_tuned_and_uses_what_was_found(tmp_path):
     assert rates[chosen] >= rates[saved["default"]["worker_num_splits"]]
     config = json.loads((tmp_path / "x" / "config.json").read_text())["options"]
     assert config["worker_num_splits"] == chosen and config["num_envs_per_worker"] == 4
+    table = [line for line in done.stdout.splitlines() if line[:1] in "┏┃┡│└"]
+    assert "frames per second" in " ".join(table) and max(map(len, table)) <= 80
+    goes_on = resolve([word for word in words if word != "--autotune"])
+    assert not goes_on.config.run.autotune and goes_on.config.sampling.worker_num_splits == chosen

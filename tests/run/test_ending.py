@@ -10,6 +10,7 @@ from appo.algorithms.config import resolve
 from appo.algorithms.reporting.bottleneck import Finding
 from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.algorithms.run import ending
+from appo.algorithms.train_config import to_json
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,15 @@ def config_of(tmp_path, *words):
     return resolve(["--env=CartPole-v1", "--experiment=x", f"--train_dir={tmp_path}", *words]).config
 
 
-def told(tmp_path, last, *words, reason="stopped by SIGINT", program="train_appo.py"):
-    return ending.lines(config_of(tmp_path, *words), last, reason, program)
+def told(tmp_path, last, *words, reason="stopped by SIGINT", program="train_appo.py", unsaved=()):
+    return ending.lines(config_of(tmp_path, *words), last, reason, program, unsaved)
+
+
+@pytest.fixture
+def _has_a_checkpoint(tmp_path):
+    resolved = resolve(["--env=CartPole-v1", "--experiment=x", f"--train_dir={tmp_path}"])
+    save(resolved.config.run.checkpoint_dir(0), "latest", 3, 40_000, {})
+    (resolved.config.run.folder / "config.json").write_text(to_json(resolved.config, resolved.typed))
 
 
 def test_returns_frames_and_time_are_told_for_each_policy(tmp_path):
@@ -69,14 +77,31 @@ def test_what_limited_the_speed_is_told_where_it_is_known(tmp_path):
     assert told(tmp_path, last._replace(bottleneck=found))[2] == "bottleneck: the learner works 99% of its time"
 
 
+@pytest.mark.usefixtures("_has_a_checkpoint")
 def test_an_installed_program_is_called_by_its_name(tmp_path):
     lines = told(tmp_path, snapshot(1.0), program="/usr/bin/appo-train")
     assert any(line.startswith("watch:     appo-enjoy --experiment=x") for line in lines)
     assert lines[-1] == f"curves:    tensorboard --logdir {tmp_path}/x"
 
 
+@pytest.mark.usefixtures("_has_a_checkpoint")
 def test_the_interpreter_of_an_environment_that_is_not_active_is_called_by_its_path(tmp_path, monkeypatch):
     monkeypatch.setattr(ending.shutil, "which", lambda name: "/usr/bin/python")
     for folder, path in [("/", Path(sys.executable).relative_to("/")), (tmp_path, Path(sys.executable))]:
         monkeypatch.chdir(folder)
         assert any(line.startswith(f"watch:     {path} enjoy_appo.py ") for line in told(tmp_path, snapshot(1.0)))
+
+
+def test_what_no_file_keeps_is_repeated_and_nothing_is_to_be_watched_without_a_checkpoint(tmp_path):
+    typed = ["--env=CartPole-v1", "--experiment=x", "--train_for_env_steps=9000"]
+    lines = told(tmp_path, snapshot(None), unsaved=typed)
+    assert f"train on:  python train_appo.py {' '.join(typed)}" in lines
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["train on", "curves"]
+
+
+def test_a_return_of_earlier_starts_says_so(tmp_path):
+    last = snapshot(20.0)
+    (policy,) = last.policies
+    told_once = told(tmp_path, last._replace(policies=(policy._replace(has_new_episodes=False),)))[0]
+    assert told_once == "mean return of the last 70 episodes 20 (of earlier starts: none has ended since)"
+    assert told(tmp_path, last)[0] == "mean return of the last 70 episodes 20"

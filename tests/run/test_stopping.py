@@ -213,7 +213,8 @@ def test_only_a_text_ends_the_run():
     ("name", "reason"),
     [
         ("my_callback_file", "a module and a class are needed"),
-        ("my_callback_file:Nobody", "AttributeError"),
+        ("my_callback_file:Nobody", "my_callback_file has no Nobody$"),
+        ("my_callback_file:Hear", r"has no Hear; did you mean my_callback_file:Hears\?"),
         ("nowhere_to_be_found:X", "No module named"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("env", "options", "why"),
     [
-        ("CartPole-v1", {"learning_rat": 1.0}, "learning_rat"),
+        ("CartPole-v1", {"learning_rat": 1.0}, r"^train\(\.\.\.\) sets unknown option 'learning_rat'; did you mean"),
         ("CartPole-v1", {"num_envs_per_worker": 3}, "cannot be divided"),
         (lambda: None, {}, "cannot be imported"),
         (functools.partial(make_env), {}, "has no name that the processes of a run could import"),
@@ -54,6 +54,12 @@ def test_what_the_command_line_refuses_is_refused(tmp_path, env, options, why):
     with pytest.raises(ConfigError, match=why):
         train(env, "x", **({"train_dir": tmp_path, "quiet": True} | options))
     assert not (tmp_path / "x").exists()
+
+
+def test_a_refusal_is_raised_and_not_printed_as_well(tmp_path, capsys):
+    with pytest.raises(ConfigError, match="cannot be divided"):
+        train("CartPole-v1", "x", train_dir=tmp_path, num_envs_per_worker=3)
+    assert not capsys.readouterr().out
 
 
 BROKEN = """

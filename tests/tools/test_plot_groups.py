@@ -176,7 +176,7 @@ def test_policies_of_a_run_are_averaged_and_are_no_seeds(tmp_path):
         (["HERE/nowhere", "HERE/x.png"], "nowhere does not exist"),
         (["HERE/runz", "HERE/x.png"], "nearest: runs"),
         (["HERE/empty", "HERE/x.png"], "holds no experiment"),
-        (["HERE", "HERE/x.docx"], "has to end in .png, .pdf, .svg or .csv"),
+        (["HERE", "HERE/x.docx"], "has to end in .png, .jpg, .pdf, .svg or .csv"),
         (["HERE", "HERE/runs"], "is a folder; the last word is the file to write"),
         (["HERE", "HERE/missing/x.png"], "there is no folder"),
         (["HERE", "HERE/x.png", "--x=miles"], "'frames', 'hours'"),

@@ -31,7 +31,8 @@ def train_dir(tmp_path):
     write_status(dead, at=time.time() - 7300, frames=72_000, returns=(3.0,))
     (dead / ".lock").write_text(f"process {os.getpid()} on elsewhere")  # but nobody holds it
     (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "command_lines.txt").write_text("today  train_appo.py\n")
+    started = "today  train_appo.py --env=x\nnow  train_appo.py --env=Acrobot-v1\n"
+    (tmp_path / "new" / "command_lines.txt").write_text(started)
     (tmp_path / "notes").mkdir()
     return tmp_path
 
@@ -53,10 +54,21 @@ def test_runs_are_listed_with_their_state_and_numbers(train_dir, capsys):
     good, dead, new = ([cell.strip() for cell in line] for line in lines[1:])
     reached = "ended: reached train_for_env_steps=1000"
     assert good == ["good", "CartPole-v1", reached, "36,000", "5", "7", "9", "6 min", "learning_rate=0.01"]
-    assert dead[:2] == ["group/dead", "Acrobot-v1"] and dead[2].startswith("died: its process is gone")
+    assert dead[:2] == ["group/dead", "Acrobot-v1"]
+    assert dead[2] == "died: its process is gone and has saved nothing more; the same command goes on"
     assert dead[3:] == ["72,000", "10", "3", "20.5", "2 h", "learning_rate=0.001"]
-    assert new[:3] == ["new", "-", "ended: its last start did not come to training; see log/driver.txt"]
+    assert new[:3] == ["new", "Acrobot-v1", "ended: its last start did not come to training; see log/driver.txt"]
     assert new[3:7] == ["0", "-", "-", "-"]
+
+
+def test_of_a_long_reason_its_beginning_and_its_end_are_listed(tmp_path, capsys):
+    failed = write_experiment(tmp_path, "failed", [(500, 9.0)])
+    reason = "learner-0 failed, 4 times in a row without doing any work, " + "and so on " * 20 + "KeyError: 'x'"
+    write_status(failed, state="ended", at=time.time(), reason=reason, frames=500, returns=(9.0,))
+    assert runs.main([str(tmp_path)]) == 0
+    (row,) = capsys.readouterr().out.splitlines()[1:]
+    assert len(row) < 160 and "ended: learner-0 failed, 4 times" in row and " so on KeyError: 'x'  " in row
+    assert listed(capsys, tmp_path, "--json")[0]["reason"] == reason
 
 
 def test_who_holds_the_lock_trains_whatever_the_files_say(train_dir):

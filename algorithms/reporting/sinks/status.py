@@ -56,7 +56,8 @@ def from_json(numbers: Mapping[str, Any]) -> RunSnapshot:
         told["bottleneck"] = Finding(**finding)
     told["fps"] = {int(window_s): float(rate) for window_s, rate in numbers["fps"].items()}
     told["policies"] = tuple(
-        PolicySnapshot(**{name: policy[name] for name in PolicySnapshot._fields}) for policy in numbers["policies"]
+        PolicySnapshot(**{name: policy[name] for name in PolicySnapshot._fields if name in policy})  # or its default
+        for policy in numbers["policies"]
     )
     return RunSnapshot(**told)
 

@@ -29,6 +29,9 @@ CHARTS = {
 }
 
 
+VIDEO = "eval/video"  # in the tab "images"
+
+
 class TensorBoardEvents:
     """TensorBoard events, one folder per policy; x axis: env frames of that policy.
 
@@ -65,6 +68,10 @@ class TensorBoardEvents:
         event = self._new_event(wall_time=time.time(), step=point.env_frames)
         for tag, value in point.scalars.items():
             event.summary.value.add(tag=tag, simple_value=value)
+        if point.video and (content := _read(Path(point.video))):
+            width, height = struct.unpack_from("<2H", content, len(b"GIF89a"))
+            image = event.summary.value.add(tag=VIDEO).image
+            image.width, image.height, image.colorspace, image.encoded_image_string = width, height, 3, content
         file = self._files[point.policy]
         if file is None or file.is_torn:  # no reader looks behind half a record
             file = self._files[point.policy] = self._new_file(self._folders[point.policy])
@@ -84,6 +91,14 @@ class TensorBoardEvents:
         length = struct.pack("<Q", len(content))
         checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
         return length + next(checksums) + content + next(checksums)
+
+
+def _read(path: Path) -> bytes:
+    """A file, which may have been removed."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _described(options: Mapping[str, Any]) -> list[Any]:

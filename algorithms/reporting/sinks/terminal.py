@@ -8,9 +8,9 @@ import os
 import sys
 
 from appo.algorithms.reporting.outputs import OutputFiles
-from appo.algorithms.reporting.snapshot import RunSnapshot
+from appo.algorithms.reporting.snapshot import PolicySnapshot, RunSnapshot
 from appo.algorithms.reporting.timing import in_one_line
-from appo.algorithms.reporting.wording import in_short, time_left
+from appo.algorithms.reporting.wording import EARLIER, in_short, time_left
 
 LINE_EVERY_S, LINE_EVERY_S_IN_FILE = 5.0, 10.0
 _COLUMNS_OF_FILE = 80
@@ -64,7 +64,7 @@ def tell_times(snapshot: RunSnapshot) -> None:
 
 def status_line(snapshot: RunSnapshot, width: float = math.inf) -> str:
     """The run in one line; where that is wider than `width`, in fewer words, the last of them left out."""
-    rewards = " ".join("-" if p.avg_reward is None else f"{p.avg_reward:.2f}" for p in snapshot.policies)
+    rewards = " ".join(_return(policy) for policy in snapshot.policies)
     if all(policy.avg_reward is None for policy in snapshot.policies):
         rewards = "- (no episode has ended)"
     lags = " ".join("-" if p.policy_lag is None else f"{p.policy_lag:.1f}" for p in snapshot.policies)
@@ -85,12 +85,20 @@ def status_line(snapshot: RunSnapshot, width: float = math.inf) -> str:
     return "  ".join(words)
 
 
+def _return(policy: PolicySnapshot) -> str:
+    """The mean return, and whether all of its episodes ended before this start."""
+    if policy.avg_reward is None:
+        return "-"
+    return f"{policy.avg_reward:.2f}{'' if policy.has_new_episodes else EARLIER}"
+
+
 def _span(snapshot: RunSnapshot) -> str:
     """The mean return, or from the smallest to the largest of several policies."""
-    known = [policy.avg_reward for policy in snapshot.policies if policy.avg_reward is not None]
+    known = [policy for policy in snapshot.policies if policy.avg_reward is not None]
     if len(known) < 2:
-        return f"{known[0]:.2f}" if known else "-"
-    return f"{min(known):.2f} to {max(known):.2f}"
+        return _return(known[0]) if known else "-"
+    returns = [policy.avg_reward for policy in known if policy.avg_reward is not None]
+    return f"{min(returns):.2f} to {max(returns):.2f}"
 
 
 def _columns() -> int:

@@ -45,9 +45,15 @@ def load_callback(name: str) -> type[Any]:
             f"callback={name!r}: a module and a class are needed, for example --callback=my_file:MyCallback"
         )
     try:
-        found: type[Any] = getattr(import_own(module), attribute)
+        imported = import_own(module)
     except FAILURES as error:  # a module of the user's own raises whatever it likes
         raise ConfigError(f"callback={name!r} cannot be imported: {told(error)}") from error
+    if not hasattr(imported, attribute):
+        classes = [each for each in dir(imported) if isinstance(getattr(imported, each), type)]
+        near = difflib.get_close_matches(attribute, classes, n=1)
+        hint = f"; did you mean {module}:{near[0]}?" if near else ""
+        raise ConfigError(f"callback={name!r}: {module} has no {attribute}{hint}")
+    found: type[Any] = getattr(imported, attribute)
     if not callable(found):
         raise ConfigError(f"callback={name!r} is no class")
     if isinstance(found, type) and not any(hasattr(found, method) for method in METHODS):
