@@ -222,6 +222,9 @@ class SingleEnvAdapter(_OneEnv):
         # Of observations that are a single array and known to fit: a second look would cost more than the write.
         self.plain_dtype: Any = None
         self._plain_shape = self.layout.plain_shape
+        self._write: Callable[[list[np.ndarray], int, Any], None] = (
+            self._write_plain if self.layout.is_plain and self.layout.plain_shape else self.layout.write
+        )
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
         self.is_to_be_cut = False
@@ -272,8 +275,8 @@ class SingleEnvAdapter(_OneEnv):
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
 
-    def _write(self, views: list[np.ndarray], row: int, observation: Any) -> None:
-        """Write an observation; one that is a single array, like those before, with as little ado as possible."""
+    def _write_plain(self, views: list[np.ndarray], row: int, observation: Any) -> None:
+        """Write an observation that is a single array; one like those before with as little ado as possible."""
         try:
             is_known = observation.dtype is self.plain_dtype and observation.shape == self._plain_shape
         except AttributeError:  # no array
@@ -282,8 +285,7 @@ class SingleEnvAdapter(_OneEnv):
             views[0][row] = observation
             return
         self.layout.write(views, row, observation)
-        if self.layout.is_plain:
-            self.plain_dtype = self.layout.known_dtypes[0]
+        self.plain_dtype = self.layout.known_dtypes[0]
 
 
 class ParallelEnvAdapter(_OneEnv):

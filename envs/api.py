@@ -71,6 +71,8 @@ class EnvSpec(NamedTuple):
     """Their names, where there are several."""
     scripted_players: tuple[str, ...] = ()
     """See `ScriptedPlayers`."""
+    channels_last: tuple[str, ...] = ()
+    """Images whose colours are interleaved in the environment's own memory, [height, width, channels]."""
 
 
 class EnvProfile(NamedTuple):

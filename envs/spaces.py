@@ -61,8 +61,14 @@ class ObservationLayout:
         self.is_plain = len(self.parts) == 1 and not first.path and first.offset is None
         """A single array: `views[0][row] = observation` is all that `write` would do, if it fits."""
         self.plain_shape = first.native_shape
-        # The dtype last seen of each part, which is known to be castable: values of it need no second look.
-        self.known_dtypes: list[np.dtype[Any] | None] = [None] * len(self.parts)
+        # The dtype last seen of each part, of single numbers their type: such values are known to be castable.
+        self.known_dtypes: list[Any] = [None] * len(self.parts)
+        self._plan = [(part.path, part.native_shape, part.offset) for part in self.parts]
+
+    def channels_last(self, *, everywhere: bool = False) -> tuple[str, ...]:
+        """Images that are interleaved in memory, as their space says, or all of them; none that are stacked."""
+        single = [part for part in self.parts if part.leaf.kind == "image" and len(part.native_shape) == 3]
+        return tuple(part.leaf.name for part in single if part.channels_last or everywhere)
 
     def views(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The arrays [E, ...] by leaf, as views shaped like the environment's own values."""
@@ -75,15 +81,21 @@ class ObservationLayout:
             MisfitError: a key is missing, or a value is not of the declared shape, or cannot be cast to the dtype.
         """
         batch = (len(views[0]),) if isinstance(rows, slice) else ()
-        for number, (view, part) in enumerate(zip(views, self.parts, strict=True)):
+        known = self.known_dtypes
+        for number, (path, shape, offset) in enumerate(self._plan):
             value = observation
-            for key in part.path:
-                value = _below(value, key, part)
+            for key in path:
+                value = _below(value, key, self.parts[number])
             # Assigning would stretch a value that is too small, and cast one of any dtype, without a word.
-            is_known = type(value) is np.ndarray and value.dtype is self.known_dtypes[number]
-            if not is_known or value.shape != batch + part.native_shape:
-                self.known_dtypes[number] = _fitting(value, part, batch).dtype
-            view[rows] = value if part.offset is None else value - part.offset
+            if type(value) is np.ndarray:
+                fits = value.dtype is known[number] and value.shape == (batch + shape if batch else shape)
+            else:  # of one number it is enough to know the type
+                fits = type(value) is known[number] and not batch
+            if not fits:
+                array = _fitting(value, self.parts[number], batch)
+                is_number = isinstance(value, int | float | np.generic)
+                known[number] = type(value) if is_number else array.dtype
+            views[number][rows] = value if offset is None else value - offset
 
     def batch_size(self, observation: Any) -> int | None:
         """How many observations these are; None: one, without the axis of a batch. `write` says whether they fit.

@@ -39,6 +39,7 @@ def complete_spec(
         reward_shaping=tuple((name, float(weights[name])) for name in sorted(weights)),
         agents=tuple(str(agent) for agent in agents),
         scripted_players=() if scripts is None else script_names(scripts.scripted_players),
+        channels_last=layout.channels_last(everywhere=bool(find_attribute(env, "images_channels_last"))),
     )
 
 

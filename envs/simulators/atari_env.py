@@ -37,6 +37,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - Gymnasium's own way to declare it
+    images_channels_last = True
     true_reward_in_info = True  # of games: a lost life has no score
 
     def __init__(self, name: str, options: AtariOptions, render_mode: str | None = None) -> None:

@@ -37,6 +37,7 @@ class DoomEnv(gymnasium.Env[Observation, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own way to declare it
+    images_channels_last = True
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

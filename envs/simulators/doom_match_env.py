@@ -37,6 +37,7 @@ class DoomMatchEnv:
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own way to declare it
     action_mask_in_info = False
+    images_channels_last = True
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
         """Prepare the match `name`, one of `MATCHES`.
@@ -225,6 +226,7 @@ class DoomBotsEnv(gymnasium.Env[Observation, Any]):
 
     metadata = DoomMatchEnv.metadata
     action_mask_in_info = False
+    images_channels_last = True
 
     def __init__(self, name: str, options: DoomOptions, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

@@ -11,6 +11,8 @@ import numpy as np
 class SymbolsOnly(gymnasium.ObservationWrapper[dict[str, Any], Any, dict[str, Any]]):
     """Keeps the image, its channels first, and the direction; drops the mission text."""
 
+    images_channels_last = True
+
     def __init__(self, env: gymnasium.Env[dict[str, Any], Any]) -> None:
         super().__init__(env)
         assert isinstance(env.observation_space, gymnasium.spaces.Dict), "MiniGrid observes dicts"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from appo.envs.api import EnvSpec, StepArrays
+from appo.envs.api import EnvSpec, ObservationLeaf, StepArrays
 from appo.utils.segment import Segment, aligned
 
 # What a child is asked for.
@@ -52,8 +52,8 @@ def map_rows(
     for name, shape, dtype in _table(spec, num_envs, num_processes, keeps_final):
         arrays[name] = np.zeros(shape, dtype) if segment is None else segment.array(place, shape, dtype)
         place += aligned(_bytes(shape, dtype))
-    finals = {leaf.name: arrays[f"final/{leaf.name}"] for leaf in spec.observations} if keeps_final else None
-    observations = {leaf.name: arrays[f"observation/{leaf.name}"] for leaf in spec.observations}
+    finals = _observations(arrays, "final", spec) if keeps_final else None
+    observations = _observations(arrays, "observation", spec)
     others: dict[str, Any] = {name: arrays[name] for name in _NUMBERS}
     steps = StepArrays(
         observations, final_observations=finals, **dict(zip(FLAGS, arrays["flags"], strict=True)), **others
@@ -112,6 +112,20 @@ def rows_of(steps: StepArrays, rows: slice) -> StepArrays:
     return StepArrays(cut(steps.observations), final_observations=finals, **others)
 
 
+def _in_memory(leaf: ObservationLeaf, spec: EnvSpec) -> tuple[int, ...]:
+    """The shape of an observation as it lies in memory: writing it in another order costs ten times as much."""
+    if leaf.name not in spec.channels_last:
+        return leaf.shape
+    channels, height, width = leaf.shape
+    return height, width, channels
+
+
+def _observations(arrays: dict[str, np.ndarray], kind: str, spec: EnvSpec) -> dict[str, np.ndarray]:
+    """By name, with the axes of the leaves."""
+    found = {leaf.name: arrays[f"{kind}/{leaf.name}"] for leaf in spec.observations}
+    return {name: np.moveaxis(array, -1, 1) if name in spec.channels_last else array for name, array in found.items()}
+
+
 _NUMBERS = {"rewards": "f4", "frames": "i4"}
 
 
@@ -121,7 +135,7 @@ def _table(
     rows = num_envs * spec.agents_per_env
     for kind in ("observation", "final")[: 1 + keeps_final]:
         for leaf in spec.observations:
-            yield f"{kind}/{leaf.name}", (rows, *leaf.shape), leaf.dtype
+            yield f"{kind}/{leaf.name}", (rows, *_in_memory(leaf, spec)), leaf.dtype
     yield "flags", (len(FLAGS), rows), "u1"
     for name, dtype in _NUMBERS.items():
         yield name, (rows,), dtype

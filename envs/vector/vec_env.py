@@ -314,14 +314,14 @@ class VecEnv:
         agents, copies = self.num_agents, self._copies
         if self._envs.is_ordinary and copies and agents == 1:  # most steps of a serial backend, with as little ado
             steps, (_, never, always, _, frames, kind) = self._envs.rows.steps, self._ordinary_step
-            observations = {name: array.copy() for name, array in steps.observations.items()}
+            observations = {name: array.copy("K") for name, array in steps.observations.items()}
             rewards, episodes = steps.rewards.copy(), self._episodes
             return StepBatch(
                 self._all, observations, rewards, never, never, {}, infos, never, always, frames, episodes, kind
             )
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
-            found = array.copy() if copies else array
+            found = array.copy("K") if copies else array
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
         return self._as_batch(self._all, taken, self._envs.rows.flags, infos)

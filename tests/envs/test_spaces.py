@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from appo.envs.api import ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+from appo.envs.api import ActionLeaf, MisfitError, ObservationLeaf, UnsupportedSpaceError
 from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width, random_actions
 
 ROWS = 3
@@ -247,3 +247,17 @@ def test_what_is_no_batch_of_actions_is_not_stored(space, actions, reason):
         return
     with pytest.raises(ValueError, match=re.escape(reason)):
         layout.store(actions, out)
+
+
+def test_single_numbers_of_any_type_are_stored_and_others_refused_whatever_came_before():
+    space = spaces.Dict({"kind": spaces.Discrete(5, start=2), "level": spaces.Box(0, 1, ())})
+    layout = ObservationLayout(space)
+    arrays = {leaf.name: np.zeros((ROWS, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
+    views = layout.views(arrays)
+    for kind, level in ((3, 0.25), (4, 0.5), (np.int64(6), np.float32(0.75)), (np.array(2), np.array(1.0)), (5, 0.0)):
+        layout.write(views, 1, {"kind": kind, "level": level})
+        assert arrays["kind"][1, 0] == int(kind) - 2 and arrays["level"][1, 0] == float(level)
+    for wrong in (2.5, [2], np.array([2]), "2", None):
+        with pytest.raises(MisfitError, match="'kind'"):
+            layout.write(views, 1, {"kind": wrong, "level": 0.0})
+    assert arrays["kind"][1, 0] == 3
