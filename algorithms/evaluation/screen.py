@@ -20,6 +20,7 @@ from appo.envs.api import BatchEnv, EnvContext
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.utils.options import ConfigError
 
+SCORE_ONLY = "score it with --no_render"
 # Methods `render` that draw nothing: those of base classes, and of wrappers that ask what they wrap.
 _DECLARATIONS = (
     "gymnasium.core.Env.render",
@@ -51,7 +52,7 @@ class Screen:
         frames_per_second: float,
         *,
         may_open_windows: bool,
-        remedy: str = "score it with --no_render",
+        remedy: str = SCORE_ONLY,
     ) -> None:
         """Nothing is drawn yet.
 
@@ -141,7 +142,7 @@ def _full_name(function: Any) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
 
-def as_image(drawn: Any, remedy: str = "score it with --no_render") -> NDArray[np.uint8]:
+def as_image(drawn: Any, remedy: str = SCORE_ONLY) -> NDArray[np.uint8]:
     """uint8 [height, width, 3] of what `render` returned: colours with or without transparency, or grey.
 
     Raises:

@@ -97,6 +97,7 @@ class WorkersConfig:
         minimum=0,
         maximum=256,
     )
+    eval_most_likely: bool = option(False, "Take the most likely action in them instead of drawing one")
     eval_video_every_sec: float = option(
         0.0,
         "Record one more episode after an evaluation, at most this often: an animated image in TensorBoard, and a file "
@@ -104,7 +105,6 @@ class WorkersConfig:
         minimum=0.0,
         maximum=86_400.0,
     )
-    eval_most_likely: bool = option(False, "Take the most likely action in them instead of drawing one")
     policy_worker_threads: int = option(
         0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024
     )

@@ -20,6 +20,19 @@ from benchmarks.faults.run_watch import abandoned_shared_memory, helper, shared_
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--num_workers=2", "--num_envs_per_worker=8", "--device=cpu", "--experiment_summaries_interval=1"]
+# A sound environment of the user's own, which cannot be drawn.
+PLAIN_ENV = """
+import gymnasium
+import numpy as np
+
+class Base(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+"""
 
 
 class Run:

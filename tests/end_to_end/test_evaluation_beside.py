@@ -12,7 +12,7 @@ import pytest
 
 from appo.algorithms.evaluation.episode_video import MAX_HEIGHT, MAX_IMAGES
 from appo.utils.files import read_json_lines
-from tests.end_to_end.conftest import SMALL
+from tests.end_to_end.conftest import PLAIN_ENV, SMALL
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of libraries that TensorBoard's reader loads
@@ -93,20 +93,6 @@ def test_what_cannot_be_evaluated_is_refused(start, options, why):
     assert why in run.output and not run.folder.exists()
 
 
-UNDRAWN = """
-import gymnasium
-import numpy as np
-
-class Undrawn(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-    def step(self, action):
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-"""
-
-
 def test_an_episode_is_recorded_for_tensorboard(start):
     run = start(*SMALL, *EVALUATED, "--eval_video_every_sec=0.5")
     run.wait_for(lambda: list((run.folder / "videos").glob("eval_policy0_step*.gif")) and len(evaluations(run)) > 1)
@@ -122,7 +108,7 @@ def test_an_episode_is_recorded_for_tensorboard(start):
 
 
 def test_what_draws_nothing_cannot_be_recorded(start, tmp_path):
-    (tmp_path / "undrawn.py").write_text(UNDRAWN)
-    run = start(*SMALL, *EVALUATED, "--eval_video_every_sec=9", env="undrawn:Undrawn")
-    assert run.end() == 2 and "--env=undrawn:Undrawn draws no images" in run.output, run.output
+    (tmp_path / "undrawn.py").write_text(PLAIN_ENV)
+    run = start(*SMALL, *EVALUATED, "--eval_video_every_sec=9", env="undrawn:Base")
+    assert run.end() == 2 and "--env=undrawn:Base draws no images" in run.output, run.output
     assert "; leave out --eval_video_every_sec" in run.output and not run.folder.exists()

@@ -2,20 +2,11 @@
 
 import pytest
 
-from tests.end_to_end.conftest import SMALL
+from tests.end_to_end.conftest import PLAIN_ENV, SMALL
 
-OWN = """
-import gymnasium
-import numpy as np
-
-class Base(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-    def step(self, action):
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
+OWN = (
+    PLAIN_ENV
+    + """
 class InMake(Base):
     def __init__(self):
         {}["missing"]  # line 14
@@ -43,6 +34,7 @@ class NoSeed(Base):
     def reset(self):
         return np.zeros(2, np.float32), {}
 """
+)
 MODEL = """
 from dataclasses import dataclass
 from appo.algorithms.learning.auxiliary_loss import AuxiliaryLoss
