@@ -1,10 +1,11 @@
 """Watch runs from another terminal: `python -m appo.tools.view train_dir/first`, while they go on or afterwards.
 
-    python -m appo.tools.view train_dir/first [train_dir/second ...] [--once] [--svg=view.svg]
+    python -m appo.tools.view train_dir/first [train_dir/second ...] [--once] [--svg=view.svg] [--width=120]
 
 Reads `status.json` and `metrics.jsonl` of each experiment, of the latter only what is new, and draws a frame of the
 numbers once a second until all runs have ended; Ctrl+C ends it before. `--once` prints one frame, `--svg` saves
-one as a picture. Into a pipe or a file it prints plain text, a frame every ten seconds.
+one as a picture. Into a pipe or a file it prints plain text, a frame every ten seconds. Pictures and plain text
+have as many columns as `--width` says, or 80.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from appo.utils.files import NewLines
 STATUS_FILE = "status.json"
 EXIT_INTERRUPTED = 130
 FRAME_EVERY_S, PLAIN_FRAME_EVERY_S = 1.0, 10.0
+_LEAST_WIDTH = 20  # of which a frame can still be read
 # The file is replaced once a second; a run whose machine is busy may be late.
 SILENT_AFTER_S = 5.0
 _PLAIN_COLUMNS, _NO_LIMIT = 80, 10_000
@@ -131,9 +133,10 @@ def _draw_until_ended(runs: Sequence[WatchedRun]) -> None:
         frame.close()
 
 
-def _print_until_ended(runs: Sequence[WatchedRun], *, only_once: bool) -> None:
+def _print_until_ended(runs: Sequence[WatchedRun], width: int | None, *, only_once: bool) -> None:
     is_terminal = can_draw(sys.stdout)
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if is_terminal else _PLAIN_COLUMNS
+    if width is None:
+        width = os.get_terminal_size(sys.stdout.fileno()).columns if is_terminal else _PLAIN_COLUMNS
     while True:
         frames = stacked([run.state(time.time()) for run in runs], width, _NO_LIMIT)
         print("\n".join(as_text(frames, width, is_terminal=is_terminal)), end="\n" if only_once else "\n\n", flush=True)
@@ -144,11 +147,9 @@ def _print_until_ended(runs: Sequence[WatchedRun], *, only_once: bool) -> None:
             run.read()
 
 
-def _save(runs: Sequence[WatchedRun], path: Path) -> None:
-    frames = stacked([run.state(time.time()) for run in runs], _PLAIN_COLUMNS, _NO_LIMIT)
-    console = Console(
-        file=io.StringIO(), width=_PLAIN_COLUMNS, record=True, force_terminal=True, color_system="truecolor"
-    )
+def _save(runs: Sequence[WatchedRun], path: Path, width: int) -> None:
+    frames = stacked([run.state(time.time()) for run in runs], width, _NO_LIMIT)
+    console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor")
     console.print(frames)
     path.write_text(console.export_svg(title="appo-tools view"), encoding="utf-8")
     print(path)
@@ -162,17 +163,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="of an experiment")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="save one frame as a picture and end")
+    parser.add_argument("--width", type=int, metavar="COLUMNS", help="of --once, --svg and plain text (default: 80)")
     arguments = parser.parse_args(argv)
+    if arguments.width is not None and arguments.width < _LEAST_WIDTH:
+        parser.error(f"--width={arguments.width}: a frame needs {_LEAST_WIDTH} columns or more")
     runs = [WatchedRun(folder) for folder in arguments.folders]
     try:
         for run in runs:
             run.read()
         if arguments.svg is not None:
-            _save(runs, arguments.svg)
+            _save(runs, arguments.svg, arguments.width or _PLAIN_COLUMNS)
         elif can_draw(sys.stdout) and not arguments.once:
             _draw_until_ended(runs)
         else:
-            _print_until_ended(runs, only_once=arguments.once)
+            _print_until_ended(runs, arguments.width, only_once=arguments.once)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # its reader has seen enough

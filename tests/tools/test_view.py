@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -195,8 +196,23 @@ def test_a_frame_is_saved_as_a_picture(experiment, tmp_path, capsys):
     picture = tmp_path / "view.svg"
     assert main([str(experiment.folder), f"--svg={picture}"]) == EXIT_OK
     assert capsys.readouterr().out == f"{picture}\n"
-    assert picture.read_text().startswith("<svg") and "151.4" in picture.read_text()
+    narrow = picture.read_text()
+    assert narrow.startswith("<svg") and "151.4" in narrow
+    assert main([str(experiment.folder), f"--svg={picture}", "--width=120"]) == EXIT_OK
+    pixels = [float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1]) for text in (narrow, picture.read_text())]
+    assert pixels[1] > 1.4 * pixels[0]
     assert main([str(experiment.folder), f"--svg={tmp_path / 'none' / 'view.svg'}"]) == EXIT_REFUSED
+
+
+def test_a_printed_frame_is_as_wide_as_asked(experiment, capsys):
+    widths = []
+    for words in ([], ["--width=60"], ["--width=120"]):
+        assert main([str(experiment.folder), "--once", *words]) == EXIT_OK
+        widths.append(max(map(len, capsys.readouterr().out.splitlines())))
+    assert widths == [80, 60, 120]
+    with pytest.raises(SystemExit):
+        main([str(experiment.folder), "--once", "--width=5"])
+    assert "a frame needs 20 columns or more" in capsys.readouterr().err
 
 
 def test_folders_without_a_run_are_refused_in_one_line(experiment, tmp_path, capsys):
