@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> int:
     """Parse, resolve the configuration, run the driver; its exit code."""
+    from appo.utils.processes import end_with_caller
     from appo.utils.signals import StopSignals
 
     stop = StopSignals()  # before everything that takes time
+    end_with_caller()
     from appo.algorithms.config import fitted, resolve, with_env_of_experiment
     from appo.algorithms.familiar_words import understood
     from appo.utils.cli import refuse

@@ -73,7 +73,10 @@ class Way(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write what was asked for."""
-    args, family_words = _parser().parse_known_args(argv)
+    parser = _parser()
+    args, family_words = parser.parse_known_args(argv)
+    if args.num_envs < 1 or args.turns < 1 or not args.seconds > 0 or not args.policy_ms >= 0:
+        parser.error("--num_envs and --turns are at least 1, --seconds above 0, --policy_ms not negative")
     limit_native_threads()  # once, so that all ways are measured alike
     try:
         # Whatever experiment lies here is none of ours.
@@ -336,14 +339,17 @@ def _pause(seconds: float) -> None:
 
 
 def show(rows: list[Row], name: str) -> None:
-    """Print a table."""
-    table = Table("way", "processes", "envs", "steps/s", "us a step of all", "straight line", "", title=name)
+    """Print a table, and below it what there is to say of single rows."""
+    table = Table("way", "processes", "envs", "steps/s", "us a step of all", "straight line", title=name)
     for row in rows:
         expected = "" if row.expected_us is None else f"{row.expected_us:,.1f}"
         rate = "-" if row.steps_per_s != row.steps_per_s else f"{row.steps_per_s:,.0f}"
         time_us = "-" if row.per_step_us != row.per_step_us else f"{row.per_step_us:,.1f}"
-        table.add_row(row.way, str(row.processes), str(row.envs), rate, time_us, expected, row.note)
+        table.add_row(row.way, str(row.processes), str(row.envs), rate, time_us, expected)
     Console().print(table)
+    for row in rows:
+        if row.note:
+            print(f"{row.way}, {row.processes} processes, {row.envs} envs: {row.note}")
 
 
 def write_csv(rows: list[Row], path: Path) -> None:

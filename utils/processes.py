@@ -32,6 +32,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _PARENT_ENDED = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else 0
 
 MARK_VARIABLE = "APPO_RUN"  # in the environment of every process of a run
+_CALLER_VARIABLE = "APPO_CALLER"  # in the environment of a program that ends with the one that started it: its pid
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,21 @@ def die_with_parent(expected_parent: int, heir: int = 0) -> None:
         _prctl(_PR_SET_PDEATHSIG, int(_PARENT_ENDED))
     if os.getppid() not in (expected_parent, heir):  # it ended before the call took effect
         os._exit(1)
+
+
+def ends_with_caller() -> dict[str, str]:
+    """The environment of a program that this process starts and that is to end with it: `end_with_caller`."""
+    return os.environ | {_CALLER_VARIABLE: str(os.getpid())}
+
+
+def end_with_caller() -> None:
+    """Get SIGTERM when the program ends that has started this one and wants that, however it ends; Linux only."""
+    caller = os.environ.pop(_CALLER_VARIABLE, None)
+    if caller is None or sys.platform != "linux":
+        return
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != int(caller):  # it ended before the call took effect
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def adopt_orphans() -> None:

@@ -17,6 +17,7 @@ from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines, read_tree
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.trial import Period, last_line, result_file, started, words_of
+from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
 
@@ -56,7 +57,7 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
         ConfigError: there is nothing to measure in, or no place for what is found.
     """
     config = resolved.config
-    path = result_file(config, "benchmark")
+    path = result_file(config, _kind_of(config))
     period = period_of(resolved)
     looks, memory_mb = [], 0.0
     with tempfile.TemporaryDirectory(prefix="appo-benchmark-", ignore_cleanup_errors=True) as name:
@@ -81,6 +82,13 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
     atomic_write_json(path, content, durable=False)
     print(f"benchmark: saved as {path}", flush=True)
     return 0
+
+
+def _kind_of(config: TrainConfig) -> str:
+    """What names the file: figures without learning, or with random actions, take the place of no others."""
+    if config.sampling.policy == "random":
+        return "benchmark_random"
+    return "benchmark_sampler" if config.run.sampler_only else "benchmark"
 
 
 def period_of(resolved: ResolvedConfig) -> Period:

@@ -158,7 +158,8 @@ class RunConfig:
         False,
         "Measure instead of training: run for ten seconds and then for --train_for_seconds (50 unless typed) in a "
         "folder that goes away; print frames per second, memory and where the time went, and save that as "
-        "benchmark_<env>.json in --train_dir",
+        "benchmark_<env>.json in --train_dir, or as benchmark_sampler_<env>.json or benchmark_random_<env>.json "
+        "where nothing is learned",
     )
     debug: bool = option(
         False,

@@ -27,7 +27,7 @@ from appo.algorithms.run.population_files import check_files
 from appo.algorithms.run_state import Spent
 from appo.algorithms.train_config import TrainConfig, check_with_spec
 from appo.algorithms.workers.jobs import ModelJob
-from appo.algorithms.workers.process_launcher import ProcessLauncher, RunFailed, TimeLimit
+from appo.algorithms.workers.process_launcher import ProcessEnded, ProcessLauncher, RunFailed, TimeLimit
 from appo.algorithms.workers.restarts import RestartLimits
 from appo.algorithms.workers.seeds import Seeds
 from appo.algorithms.workers.supervisor import Supervisor
@@ -236,7 +236,15 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
     except RunFailed as error:
         if "\n" in str(error) or not place.value:
             raise  # a traceback tells where
-        raise RunFailed(f"{error}; it was in {place.value.decode()} of --env={config.env.env}") from None
+        where = place.value.decode()
+        told = f"{error}; it was in {where} of --env={config.env.env}"
+        if not isinstance(error, ProcessEnded) or not where.startswith("step"):
+            raise RunFailed(told) from None
+        if sampling.env_backend != "subproc":
+            raise RunFailed(f"{told}; with --env_backend=subproc only such an environment is started anew") from None
+        log.warning("%s; environments in processes of their own are started anew", told)
+        spec = launcher.run_once(probe, (env, config.family), limit, is_stopped)
+        return None if spec is None else Checked(spec, [])
     return checked
 
 

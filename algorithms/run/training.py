@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from appo.utils.cli import COMMAND_LINE
 from appo.utils.options import ConfigError, to_text
+from appo.utils.processes import ends_with_caller
 
 _REFUSED = 2
 _ERROR = "train_appo.py: error: "  # what the line begins with that refuses a run
@@ -49,6 +50,7 @@ def train(
     """Train, or go on with an experiment that exists, until the budget is spent.
 
     Ctrl+C, or the stop button of a notebook, ends the run after it has saved; `train` then returns as well.
+    So it ends when the calling program is killed or ends, on Linux.
 
     Args:
         env: as in --env; or a function of an importable module that gives an environment.
@@ -103,6 +105,7 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
         text=True,
         errors="replace",  # an environment may print anything
         start_new_session=True,
+        env=ends_with_caller(),
     ) as process:
         assert process.stdout is not None
         while True:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.train_config import TrainConfig, to_json
 from appo.utils.options import ConfigError
+from appo.utils.processes import ends_with_caller
 
 POLL_S = 0.1
 NAME = "tried"
@@ -144,7 +145,12 @@ def started(
     with (
         (train_dir / f"{NAME}.txt").open("w") as output,
         subprocess.Popen(
-            [sys.executable, *program, *options], stdout=output, stderr=output, start_new_session=True, text=True
+            [sys.executable, *program, *options],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            text=True,
+            env=ends_with_caller(),
         ) as process,
     ):
         trial = Trial(process, train_dir / NAME)

@@ -52,6 +52,10 @@ class RunFailed(RuntimeError):
         super().__init__(cut_text(message))
 
 
+class ProcessEnded(RunFailed):
+    """A process that was to give a result ended without any."""
+
+
 class _Home(NamedTuple):
     """Where a process that runs one function belongs."""
 
@@ -199,7 +203,8 @@ class ProcessLauncher:
             uses_torch: see `process`.
 
         Raises:
-            RunFailed: the process died, hung, or the function raised; with its traceback.
+            ProcessEnded: the process died.
+            RunFailed: it hung, or the function raised; with its traceback.
             ConfigError: the function raised it, or refused a space.
         """
         receiver, sender = self.context.Pipe(duplex=False)
@@ -223,7 +228,7 @@ class ProcessLauncher:
             result, refusal, failure = receiver.recv()
         except EOFError:
             child.join(1.0)
-            raise RunFailed(f"{name} {processes.describe_exit(child.exitcode)}") from None
+            raise ProcessEnded(f"{name} {processes.describe_exit(child.exitcode)}") from None
         finally:
             child.kill()
             child.join(1.0)

@@ -85,7 +85,7 @@ class RestartPolicy:
         return Decision(Verdict.REPLACE, self._pause(failures))
 
     def _quarantine(self, name: str, failures: int, *, can_be_spared: bool) -> Decision:
-        reason = f"{failures} times in a row without doing any work"
+        reason = f"{failures} times in a row soon after its start"
         if not can_be_spared:
             return Decision(Verdict.END, reason=reason)
         quarantined = len(self.quarantined | {name})

@@ -57,6 +57,7 @@ class WorkerKind(NamedTuple):
     uses_torch: bool = True
     can_be_spared: bool = False  # after too many failures in a row the run goes on without it, while others are left
     is_optional: bool = False  # the same, whatever becomes of it
+    if_it_ends: str = ""  # what may help where its process ends again and again by no one's will
 
 
 class Roster:
@@ -140,6 +141,7 @@ KINDS: dict[str, WorkerKind] = {
         starts=3,
         uses_torch=False,
         can_be_spared=True,
+        if_it_ends="an environment that ends its process costs only itself with --env_backend=subproc",
     ),
     POLICY_WORKER: WorkerKind(
         name="policy-{policy}-{number}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing import connection
@@ -378,8 +379,10 @@ class Supervisor:
         also = f", {reason}" if reason else ""
         if worker.failure:
             return f"{name} failed{also}\n{worker.failure.traceback.rstrip()}"
-        see = f"; see {self._log_dir / name}.txt" if "by itself" in what else ""
-        return f"{name} {what}{also}{see}"
+        if worker.kill_reason or worker.exit_code in (-signal.SIGKILL, -signal.SIGTERM):  # from outside
+            return f"{name} {what}{also}"
+        hint = f"; {worker.spec.kind.if_it_ends}" if worker.spec.kind.if_it_ends else ""
+        return f"{name} {what}{also}{hint}; see {self._log_dir / name}.txt"
 
     def _stuck(self) -> list[WorkerHandle]:
         beats, silent_s = self._arrays["heartbeat"], self._clock.since

@@ -115,6 +115,25 @@ def test_an_environment_that_hangs_or_dies_before_the_start_is_named_with_its_st
     assert not run.folder.exists()
 
 
+def test_an_environment_that_dies_in_the_check_is_trained_where_only_its_process_ends_with_it(broken):
+    fault = "import os; self.steps == 70 and os._exit(9)"
+    refused = broken(fault)
+    assert refused.end() == 1
+    assert "in step 70 of --env=broken:make_env; with --env_backend=subproc only such an" in last_line(refused)
+    run = broken(fault, "--env_backend=subproc", "--train_for_env_steps=4000")
+    assert run.end() == 0, run.output
+    assert "ended by itself with exit code 9; it was in step 70 of --env=broken:make_env; environments in" in run.output
+    faults = run.status()["faults"]
+    assert faults["env_crashes"] > 10 and not faults["restarts"], faults
+
+
+def test_actors_that_their_environments_end_are_given_up_with_what_would_help(broken):
+    run = broken("import os; self.steps == 7 and os._exit(9)", "--check_env=False", "--restart_pause_seconds=0.1")
+    assert run.end() == 1
+    assert "ended by itself with exit code 9, 4 times in a row soon after its start; " in last_line(run)
+    assert "; an environment that ends its process costs only itself with --env_backend=subproc; see " in last_line(run)
+
+
 HOSTILE = """
 import os
 import sys

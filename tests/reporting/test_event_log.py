@@ -21,7 +21,7 @@ REPORTS: list[Report] = [
     WorkerStarted("actor-00", 1),
     WorkerReady("actor-00", 1, 0.25),
     WorkerWorks("actor-00", 1, 0.5),
-    WorkerQuarantined("actor-01", "4 times in a row without doing any work"),
+    WorkerQuarantined("actor-01", "4 times in a row soon after its start"),
     PolicyRecovered(0, 100, 90),
     TrainingRolledBack(1, 7, "a weight is not finite"),
 ]
@@ -52,7 +52,7 @@ def test_the_log_names_the_worker_the_cause_and_the_duration(tmp_path, caplog):
         ("INFO", "actor-00 works again, 0.5 s after it was lost"),
         (
             "ERROR",
-            "actor-01 is quarantined: lost 4 times in a row without doing any work; the run goes on without it",
+            "actor-01 is quarantined: lost 4 times in a row soon after its start; the run goes on without it",
         ),
         ("INFO", "policy 0 goes on at train step 100, with the optimizer's moments of step 90"),
         ("WARNING", "policy 1 returned to its last good weights: a weight is not finite"),

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 import os
 import re
 import signal
@@ -115,4 +116,21 @@ def test_ctrl_c_ends_the_run_after_it_has_saved_and_train_returns(tmp_path):
         *_, last = process.stdout
     word, exit_code, frames, folder = last.split()
     assert (word, exit_code, folder) == ("RESULT", "130", "x") and int(frames) > 0
+    assert list((tmp_path / "x" / "checkpoint_p0").glob("*.pth"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_ends_after_it_has_saved_when_its_caller_is_killed(tmp_path, number):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe: Any = subprocess.PIPE
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(command, stdout=pipe, text=True, cwd=tmp_path, env=environment) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if re.search(r"frames .* lag \d", line))
+        (driver,) = psutil.Process(process.pid).children()
+        process.send_signal(number)
+        process.wait()
+        _, living = psutil.wait_procs([driver], timeout=30.0)
+    assert not living
+    assert json.loads((tmp_path / "x" / "summary.json").read_text())["reason"] == "stopped by SIGTERM"
     assert list((tmp_path / "x" / "checkpoint_p0").glob("*.pth"))

@@ -63,7 +63,7 @@ def test_runs_are_listed_with_their_state_and_numbers(train_dir, capsys):
 
 def test_of_a_long_reason_its_beginning_and_its_end_are_listed(tmp_path, capsys):
     failed = write_experiment(tmp_path, "failed", [(500, 9.0)])
-    reason = "learner-0 failed, 4 times in a row without doing any work, " + "and so on " * 20 + "KeyError: 'x'"
+    reason = "learner-0 failed, 4 times in a row soon after its start, " + "and so on " * 20 + "KeyError: 'x'"
     write_status(failed, state="ended", at=time.time(), reason=reason, frames=500, returns=(9.0,))
     assert runs.main([str(tmp_path)]) == 0
     (row,) = capsys.readouterr().out.splitlines()[1:]

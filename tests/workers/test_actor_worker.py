@@ -210,7 +210,9 @@ def test_building_and_resetting_many_slow_environments_takes_as_long_as_it_takes
 def test_an_environment_that_ends_the_process_is_noticed(stage_of):
     stage = stage_of(Case("synthetic_exit", options={"synthetic_fault_step": 3}, use_rnn=False))
     stage.start(0)
-    with pytest.raises(RunFailed, match=r"^actor-00 ended by itself with exit code 7; see .*actor-00.txt$"):
+    with pytest.raises(
+        RunFailed, match=r"^actor-00 ended by itself with exit code 7; an environment that .*; see .*actor-00.txt$"
+    ):
         stage.play_until(lambda: False)
 
 
