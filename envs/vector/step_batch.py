@@ -31,8 +31,8 @@ class StepBatch(NamedTuple):
         if ended.any():
             last = batch.final_obs["obs"][ended]
 
-    `infos` has an entry for each row whose info held `true_reward` or `episode_extra_stats`, and nothing but these keys.
-    A row is a place in the batch, with several agents place * A + agent: its environment is `env_ids[row // A]`.
+    `infos` has an entry for each row whose info held `true_reward` or `episode_extra_stats`, and these keys alone. A
+    row is a place in the batch, with several agents place * A + agent: its environment is `env_ids[row // A]`.
 
     Images are [C, H, W] in `obs`, whatever their order in memory: where the environment draws [H, W, C], strides are of
     that order, and `view` or a pointer to the data needs `np.ascontiguousarray` before.
