@@ -64,7 +64,7 @@ def check_close_timeout(timeout: Any) -> None:
         ValueError: it is no number of at least 0.
     """
     if not isinstance(timeout, int | float | np.number) or not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r} has to be a time of at least 0, in seconds; 0: processes are not asked")
+        raise ValueError(f"timeout={timeout!r} has to be a time of at least 0, in seconds")
 
 
 def _is_whole(number: Any) -> bool:
@@ -92,9 +92,9 @@ def are_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(are_same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(are_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
     try:
+        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+            return np.array_equal(one, other)
         return bool(one == other)
     except Exception:  # whatever the user's own comparison raises
         return False

@@ -514,7 +514,7 @@ class EnvProcesses(AskedEnvs):
         worker.end = (code, how)
         if self._segment is None or not worker.take_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
-            if worker.is_ready and settings.restarts.on == "raise":
+            if worker.is_ready and worker.failure is None and settings.restarts.on == "raise":
                 worker.why = settings.remedy
             worker.raise_end()
         settings.count(False)

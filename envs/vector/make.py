@@ -176,8 +176,9 @@ def _refuse_what_cannot_travel(factories: Sequence[Any], start_method: str, erro
             cloudpickle.dumps(factory)
         except Exception as reason:
             which = f"factory {number} of the list" if len(factories) > 1 else "the factory"
+            why = " ".join(str(reason).split())
             raise ConfigError(
-                f"{which} cannot be sent to another process ({reason}): make the object that it holds inside of it, or "
+                f"{which} cannot be sent to another process ({why}): make the object that it holds inside of it, or "
                 "use start_method='fork' or backend='serial', which send nothing"
             ) from error
 

@@ -101,7 +101,6 @@ def test_an_error_of_a_late_step_says_how_its_process_would_be_replaced():
         env.reset()
         with pytest.raises(EnvTimeout, match=rf"environments 1 did not finish their step within 0.3 s; .*{ADVICE}"):
             env.step([4, 5])
-        assert env.recv().rewards.tolist() == [4]
         env.close(0.2)
 
 
