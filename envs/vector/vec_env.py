@@ -228,8 +228,8 @@ class VecEnv:
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
 
-        Where it raises an error of this package, `recv` gives the results of the environments that have not failed; the
-        next step, or `send` to them, throws these away.
+        Where an environment raises or a process ends, `recv` gives the results of those that have not failed; the next
+        step, or `send` to them, throws these away.
 
         Raises:
             NotStepping: they were never reset.
