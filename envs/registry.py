@@ -128,10 +128,14 @@ def resolve(name: str) -> ResolvedEnv:
     return ResolvedEnv(family, family_name, name)
 
 
-def vectorised(env: ResolvedEnv) -> ResolvedEnv:
+def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
     """An environment as the one vectorised environment that Gymnasium knows for its id; see --env_backend=native.
 
     A factory of the user's decides itself what it builds, and stays as it is.
+
+    Args:
+        env: the environment.
+        option: that asks for this form, for errors.
 
     Raises:
         ConfigError: there is no such form.
@@ -144,8 +148,8 @@ def vectorised(env: ResolvedEnv) -> ResolvedEnv:
     if spec is None or spec.vector_entry_point is None:
         known = sorted(name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None)
         raise ConfigError(
-            f"env_backend=native: --env={env.name} has no vectorised form that Gymnasium knows by that name, as "
-            f"{', '.join(known[:4])} have; nearest: --env_backend=serial"
+            f"{option}=native: {env.name} has no vectorised form that Gymnasium knows by that name, as "
+            f"{', '.join(known[:4])} have; nearest: {option}=serial"
         )
     return env._replace(family=env.family._replace(make=_make_vectorised))
 

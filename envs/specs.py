@@ -131,6 +131,33 @@ def in_words(spec: EnvSpec) -> str:
     return f"[observations: {observations}; actions: {actions}; {agents}{says}]"
 
 
+def difference_in_words(
+    spec: EnvSpec, spaces: tuple[Any, Any], expected: EnvSpec, expected_spaces: tuple[Any, Any]
+) -> str:
+    """In what an environment differs from the one that is expected, on one line.
+
+    Args:
+        spec: its own.
+        spaces: its observation and action space, of one agent.
+        expected: the spec of the other.
+        expected_spaces: the spaces of the other.
+    """
+    found: list[str] = []
+    for kind, space, other in zip(("observation space", "action space"), spaces, expected_spaces, strict=True):
+        parts, others = getattr(space, "spaces", None), getattr(other, "spaces", None)
+        if isinstance(parts, dict) and isinstance(others, dict):
+            names = [*parts, *(name for name in others if name not in parts)]
+            pairs = [(f"{kind} {name!r}", parts.get(name), others.get(name)) for name in names]
+        else:
+            pairs = [(kind, space, other)]
+        found += [f"{what}: {_one_line(one)} instead of {_one_line(two)}" for what, one, two in pairs if one != two]
+    return "; ".join(found) or f"{in_words(spec)} instead of {in_words(expected)}"
+
+
+def _one_line(space: Any) -> str:
+    return "none" if space is None else " ".join(str(space).split())
+
+
 def _observation_in_words(leaf: ObservationLeaf) -> str:
     categories = f" of {leaf.num_categories}" if leaf.num_categories else ""
     return f"{leaf.name} {leaf.kind}{categories} {leaf.shape} {leaf.dtype}"

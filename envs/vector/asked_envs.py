@@ -105,6 +105,14 @@ class AskedEnvs(ABC):
         """
 
     @abstractmethod
+    def require_alive(self, envs: NDArray[np.int64]) -> None:
+        """Refuse environments that can be asked for nothing more.
+
+        Raises:
+            EnvWorkerDied, EnvWorkerError, EnvTimeout: as their process ended.
+        """
+
+    @abstractmethod
     def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
         """Say how environments are reset when they are next asked to."""
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from appo.envs.api import EnvContext, EnvSpec
 from appo.envs.faults import RestartQuota
 from appo.envs.registry import ResolvedEnv
+from appo.envs.specs import difference_in_words
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.channel import Garbled
 from appo.envs.vector.env_process import ChildJob
@@ -170,9 +171,7 @@ class EnvProcesses(AskedEnvs):
         self._require_open()
         rows = self.rows
         asked_of = self.workers if len(envs) == self.num_envs else self._workers_of(envs)
-        for worker in asked_of:
-            if worker.has_ended:
-                worker.raise_end()
+        _require_alive(asked_of)
         lost = envs[self._is_lost[envs]]
         rows.command[envs] = command
         self._restarted[envs] = False
@@ -190,11 +189,13 @@ class EnvProcesses(AskedEnvs):
         for worker in asked_of:
             worker.own.ring()
 
+    def require_alive(self, envs: NDArray[np.int64]) -> None:
+        """See `AskedEnvs`."""
+        _require_alive(self._workers_of(envs))
+
     def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
         """See `AskedEnvs`."""
-        for worker in self._workers_of(np.asarray(envs)):
-            if worker.has_ended:
-                worker.raise_end()
+        self.require_alive(np.asarray(envs))
         self._prepared[envs] = True
         self._told_resets |= {env: (seed, options) for env, seed in zip(envs, seeds, strict=True)}
         for worker in self._workers_of(np.asarray(envs)):
@@ -294,9 +295,7 @@ class EnvProcesses(AskedEnvs):
             extra_s: seconds that it may take beyond the limit of a reset.
         """
         workers = self._workers_of(np.asarray(envs, np.int64))
-        for worker in workers:
-            if worker.has_ended:
-                worker.raise_end()
+        _require_alive(workers)
         asked: list[tuple[int, int]] = []
         try:
             for worker in workers:
@@ -328,7 +327,8 @@ class EnvProcesses(AskedEnvs):
         for env, request in asked:
             found, worker = self._answers[request], self._asked_of[request]
             if found is None:
-                raise EnvWorkerDied([env], worker.worker, None, f"ended before it answered {what!r}")
+                how = f"ended before it answered {what!r}; it is restarted: ask again"
+                raise EnvWorkerDied(list(worker.envs), worker.worker, None, how)
             if found.failure is not None:
                 raise EnvWorkerError.of(found.failure, worker.worker)
             results[env] = found.results[0]
@@ -479,8 +479,8 @@ class EnvProcesses(AskedEnvs):
             self.rows = map_rows(self._segment, *shape)
         elif (ready.spec != self.spec or ready.spaces[1] != self.spaces[1]) and worker.attempt == 0:
             raise ConfigError(
-                f"environments {in_words(worker.envs)} have other spaces than environment 0: {ready.spec}, "
-                f"{ready.spaces[1]}; all environments of a batch must have the same: {self.spec}, {self.spaces[1]}"
+                f"environments {in_words(worker.envs)} have other spaces than environment 0, but need the same: "
+                + difference_in_words(ready.spec, ready.spaces, self.spec, self.spaces)
             )
         worker.channel.give_descriptor(self._segment.descriptor)
         worker.is_ready = True
@@ -499,6 +499,7 @@ class EnvProcesses(AskedEnvs):
         Raises:
             EnvWorkerDied, EnvWorkerError: it is not restarted.
         """
+        settings = self.settings
         self._receive(worker)
         worker.process.join(KILLED_S)
         code = worker.process.exitcode
@@ -513,8 +514,10 @@ class EnvProcesses(AskedEnvs):
         worker.end = (code, how)
         if self._segment is None or not worker.take_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
+            if worker.is_ready and worker.failure is None and settings.restarts.on == "raise":
+                worker.why = settings.remedy
             worker.raise_end()
-        self.settings.count(False)
+        settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
         rows = self.rows
         unfinished = self._pending[envs] & (rows.done[envs] < rows.asked[envs])
@@ -558,7 +561,7 @@ class EnvProcesses(AskedEnvs):
             if not late:
                 continue
             if settings.restarts.on == "raise":
-                raise EnvTimeout(late, limit, what)
+                raise EnvTimeout(late, limit, what, settings.remedy if worker.is_ready else "")
             log.warning("environments %s took more than %g s: their process is killed", in_words(late), limit)
             worker.late = late, limit, what
             send_signal(worker.pid, signal.SIGKILL)
@@ -594,6 +597,12 @@ class EnvProcesses(AskedEnvs):
     def _require_open(self) -> None:
         if self._report is not None:
             raise ClosedEnvironmentError("these environments are closed")
+
+
+def _require_alive(workers: Sequence[ProcessHandle]) -> None:
+    for worker in workers:
+        if worker.has_ended:
+            worker.raise_end()
 
 
 @atexit.register

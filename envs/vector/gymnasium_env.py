@@ -20,7 +20,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     """Steps all environments of a `VecEnv` together.
 
     `infos` hold what environments tell under `true_reward` and `episode_extra_stats`, `final_obs` where episodes ended
-    (with the mask `_final_obs`), and `restarted`: [n] steps that have no result because an environment failed.
+    (other rows than those of the mask `_final_obs` mean nothing), and `restarted`: [n] steps that have no result
+    because an environment failed.
     """
 
     def __init__(self, env: VecEnv) -> None:

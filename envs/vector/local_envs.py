@@ -90,6 +90,11 @@ class LocalEnvs(AskedEnvs):
         self.rows.asked[envs] += 1
         self._pending[envs] = True
 
+    def require_alive(self, envs: NDArray[np.int64]) -> None:
+        """See `AskedEnvs`; in this process all end together."""
+        del envs
+        self._require_open()
+
     def prepare_reset(self, envs: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
         """See `AskedEnvs`."""
         self._seeds |= dict(zip(envs, seeds, strict=True))

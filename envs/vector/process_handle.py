@@ -38,6 +38,7 @@ class ProcessSettings:
     reset_timeout_s: float = 120.0
     step_timeout_s: float | None = None
     restarts: Restarts = field(default_factory=Restarts)
+    remedy: str = ""  # what would start a process again that is not restarted: the end of its error
     child_faults: ChildFaults | None = None
     keeps_final: bool = False
     own_group: bool = True

@@ -13,22 +13,38 @@ from numpy.typing import NDArray
 
 from appo.envs.vector.shared_rows import FLAGS
 
-# Kinds of rows.
+# Kinds of rows, imported from here: `from appo.envs.vector.step_batch import KIND_STEP, KIND_RESET, KIND_RESTARTED`.
 KIND_STEP, KIND_RESET, KIND_RESTARTED = 0, 1, 2
 
 
 class StepBatch(NamedTuple):
-    """Results of some environments. `obs`, `rewards` and `final_obs` belong to the caller, unless the environments were
-    made with `copy=False`: then they may show the memory that the environments write, and hold until the next `send` or
-    `reset` to them. The other arrays may be those of other batches, too, and are not to be written to."""
+    """Results of some environments.
+
+    `obs`, `rewards` and `final_obs` belong to the caller, unless the environments were made with `copy=False`: then
+    they may show the memory that the environments write, and hold until the next `send` or `reset` to them. The other
+    arrays may be those of other batches, too, and are not to be written to.
+
+    `final_obs` is {} in a step in which no episode has ended. Otherwise it has as many rows as `obs`, of which those
+    where `terminated | truncated` are last observations of episodes; what the others hold means nothing:
+
+        ended = batch.terminated | batch.truncated
+        if ended.any():
+            last = batch.final_obs["obs"][ended]
+
+    `infos` has an entry for each row whose info held `true_reward` or `episode_extra_stats`, and these keys alone. A
+    row is a place in the batch, with several agents place * A + agent: its environment is `env_ids[row // A]`.
+
+    Images are [C, H, W] in `obs`, whatever their order in memory: where the environment draws [H, W, C], strides are of
+    that order, and `view` or a pointer to the data needs `np.ascontiguousarray` before.
+    """
 
     env_ids: NDArray[np.int64]  # [n] ascending
     obs: dict[str, NDArray[Any]]  # by name, "obs" where the space is no Dict; as training has them: images [C, H, W]
     rewards: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    final_obs: dict[str, NDArray[Any]]  # where an episode ended; other rows hold anything. Empty: none has ended
-    infos: dict[int, dict[str, Any]]  # row of the batch (n * A) -> info with `true_reward` or `episode_extra_stats`
+    final_obs: dict[str, NDArray[Any]]  # as `obs`, where `terminated | truncated`. {}: no episode has ended
+    infos: dict[int, dict[str, Any]]  # by row of the batch, no env_id; of an info `true_reward`, `episode_extra_stats`
     is_first: NDArray[np.bool_]  # `obs` is the first observation of an episode
     is_active: NDArray[np.bool_]
     frames: NDArray[np.int32]  # simulator frames of the step

@@ -25,6 +25,14 @@ from numpy.typing import NDArray
 
 from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext
+from appo.envs.vector.arguments import (
+    are_same,
+    check_close_timeout,
+    check_min_envs,
+    checked_env_ids,
+    checked_seeds,
+    one_for_each,
+)
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.errors import (
     AlreadyStepping,
@@ -71,6 +79,7 @@ class VecEnv:
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
         self._is_at_rest = False  # open, begun, and nothing is under way; False: that is not known
+        self._left = np.full(self.num_envs, -1, np.int64)  # the last commands when a step of all failed
         self._params: dict[int, dict[str, Any]] = {}
         self._stopwatch = Stopwatch(envs.rows.clocks)
         self._report: CloseReport | None = None
@@ -105,7 +114,7 @@ class VecEnv:
         self._ask_reset(self._all, seeds, options)
 
     def reset(self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> StepBatch:
-        """`async_reset`, and wait for all."""
+        """`async_reset`, and wait for all; raises as `step` does, and leaves what `step` leaves."""
         self.async_reset(seed, options)
         return self._receive_all()
 
@@ -163,13 +172,25 @@ class VecEnv:
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
         if not self._has_begun:
             raise NotStepping("call reset or async_reset before the first step")
-        if self._envs.num_pending and (is_pending := self._envs.is_pending(envs)).any():
-            raise AlreadyStepping(
-                f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
-            )
+        if self._envs.num_pending and self._envs.is_pending(envs).any():
+            self._drop_left(envs)
         if not self._envs.steps_apart and len(envs) < self.num_envs:
             raise ValueError("these environments are one VectorEnv, which steps as a whole: send to all")
         return envs
+
+    def _drop_left(self, envs: NDArray[np.int64]) -> None:
+        """Throw away what a failed `step` or `reset` has left of these environments and nobody has received.
+
+        Raises:
+            EnvWorkerDied: they cannot go on, and what is left stays.
+            AlreadyStepping: some do not wait because of that, or have not finished.
+        """
+        self._envs.require_alive(envs)
+        self._envs.forget(envs[self._envs.is_pending(envs) & (self._envs.rows.asked[envs] == self._left[envs])])
+        if (is_pending := self._envs.is_pending(envs)).any():
+            raise AlreadyStepping(
+                f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
+            )
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         """Wait for the results of some environments; every other one that has finished comes with them.
@@ -180,15 +201,18 @@ class VecEnv:
 
         Raises:
             NotStepping: nothing is under way.
+            ValueError: `min_envs` is below 1.
             EnvTimeout: the time was over.
             EnvWorkerError: an environment raised; the results of the others come with the next call.
             EnvWorkerDied: a process ended, and is not restarted.
         """
         self._require_open()
+        if min_envs is not None:
+            check_min_envs(min_envs)
         pending = self._envs.num_pending
         if not pending:
             raise NotStepping("no environment is under way: send actions first")
-        wanted = min(self.batch_size if min_envs is None else max(1, min_envs), pending)
+        wanted = min(self.batch_size if min_envs is None else min_envs, pending)
         deadline = None if timeout is None else time.monotonic() + timeout
         self._envs.look()
         finished = self._envs.finished()
@@ -202,7 +226,17 @@ class VecEnv:
         return self._batch(finished)
 
     def step(self, actions: Any) -> StepBatch:
-        """Step every environment once."""
+        """Step every environment once.
+
+        Where an environment raises or a process ends, `recv` gives the results of those that have not failed; the next
+        step, or `send` to them, throws these away.
+
+        Raises:
+            NotStepping: they were never reset.
+            EnvWorkerError: an environment raised.
+            EnvWorkerDied: a process ended, and is not restarted.
+            EnvTimeout: an environment took too long, and its process is not restarted.
+        """
         if not self._is_at_rest:
             self._ready_ids(None)
         self._space_rows.write_all_actions(actions, self._envs.rows.actions)
@@ -229,11 +263,13 @@ class VecEnv:
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: a list has one value for each, anything else is for all.
 
+        An environment that is built anew after a failure has its own value again; see `set_env_params`.
+
         Raises:
             ValueError: the list has another length.
         """
         envs = self._ids(env_ids)
-        given = self._per_env("values", values, len(envs))
+        given = one_for_each("values", values, len(envs))
         self._request("set_attr", envs, [(name, value) for value in given])
 
     def set_env_params(
@@ -246,7 +282,7 @@ class VecEnv:
             EnvWorkerError: an environment knows no such parameter.
         """
         envs = self._ids(env_ids)
-        given = self._per_env("params", params, len(envs))
+        given = one_for_each("params", params, len(envs))
         self._request("set_env_params", envs, [(value,) for value in given])
         for env, value in zip(envs, given, strict=True):
             known = self._params.get(env, {}) | value
@@ -263,7 +299,12 @@ class VecEnv:
         return {name: {"count": count, "total": seconds} for name, (count, seconds) in self._stopwatch.pop().items()}
 
     def close(self, timeout: float = 10.0) -> CloseReport:
-        """Close every environment and end every process, at the latest after `timeout` and two seconds."""
+        """Close every environment and end every process, at the latest after `timeout` and two seconds.
+
+        Raises:
+            ValueError: the timeout is below 0.
+        """
+        check_close_timeout(timeout)
         if self._report is None:
             self._is_at_rest = False
             self._stopwatch.stop()
@@ -283,13 +324,13 @@ class VecEnv:
         return self._all_done(self._envs.wait_and_collect)
 
     def _all_done(self, collect: Callable[[NDArray[np.int64]], dict[int, dict[str, Any]]]) -> StepBatch:
-        """The results of all; when one has failed, those of the others are not left to come."""
+        """The results of all; when one has failed, those of the others are left to `recv`."""
         try:
             infos = collect(self._all)
         except BaseException as error:
             self._is_at_rest = False
             if isinstance(error, VecEnvError):
-                self._envs.forget(self._all)
+                self._left = self._envs.rows.asked.copy()
             raise
         self._is_at_rest = True
         return self._whole_batch(infos)
@@ -390,11 +431,10 @@ class VecEnv:
     def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None] | None:
         if seed is None:
             return None
-        if isinstance(seed, int | np.integer):
-            return [first_seed(self._contexts[env]._replace(seed=int(seed))) for env in envs.tolist()]
-        if len(seed) != len(envs):
-            raise ValueError(f"{len(seed)} seeds for {len(envs)} environments")
-        return [None if each is None else int(each) for each in seed]
+        checked = checked_seeds(seed, len(envs))
+        if isinstance(checked, int):
+            return [first_seed(self._contexts[env]._replace(seed=checked)) for env in envs.tolist()]
+        return checked
 
     def _drop(self, envs: NDArray[np.int64]) -> None:
         """Wait for what these environments do, and throw it away."""
@@ -415,7 +455,7 @@ class VecEnv:
         """
         groups, given = self._envs.together(envs), dict(zip(envs, arguments, strict=True))
         for group in groups:
-            if any(given[env] is not given[group[0]] and given[env] != given[group[0]] for env in group):
+            if not all(are_same(given[env], given[group[0]]) for env in group):
                 raise ValueError("these environments are one VectorEnv, which takes one value for all")
         answers = self._envs.request(what, [group[0] for group in groups], [given[group[0]] for group in groups])
         found = {env: result for group, result in zip(groups, answers, strict=True) for env in group}
@@ -428,20 +468,7 @@ class VecEnv:
     def _checked_ids(self, env_ids: Any) -> NDArray[np.int64]:
         if env_ids is self._all:
             return self._all
-        envs = np.asarray(env_ids, np.int64)
-        if envs.ndim != 1 or not len(envs) or envs.min() < 0 or envs.max() >= self.num_envs:
-            raise ValueError(f"env_ids should be numbers from 0 to {self.num_envs - 1}, each once: {env_ids}")
-        if len(envs) > 1 and not (envs[1:] > envs[:-1]).all() and len(set(envs.tolist())) < len(envs):
-            raise ValueError(f"env_ids names an environment twice: {env_ids}")
-        return envs
-
-    @staticmethod
-    def _per_env(name: str, values: Any, number: int) -> list[Any]:
-        if not isinstance(values, list):
-            return [values] * number
-        if len(values) != number:
-            raise ValueError(f"{name} has {len(values)} entries for {number} environments")
-        return values
+        return checked_env_ids(env_ids, self.num_envs)
 
     def _require_open(self) -> None:
         if self._report is not None:
