@@ -114,6 +114,45 @@ def test_the_last_image_of_an_episode_is_seen_as_well_as_the_first_of_the_next()
     assert sink.seen == [0, 1, 2, 3, 0, 1]
 
 
+class OneBuffer(Numbered):
+    """Draws into the same array every time."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.image = np.zeros((4, 6, 3), np.uint8)
+
+    def render(self):
+        self.image[:] = self.steps
+        return self.image
+
+
+class OneBufferInAList(OneBuffer):
+    """The same in the form of vector environments."""
+
+    def render(self):
+        return [super().render()]
+
+
+@pytest.mark.parametrize("env", [Numbered, OneBuffer, OneBufferInAList])
+def test_the_first_image_of_an_episode_is_shown_with_its_first_step(env):
+    def make(name, options, context):
+        return env(context.render_mode)
+
+    assert watch(make, 0).seen == []
+    assert watch(make, 3).seen == [0, 1, 2, 3], "the end of an episode is the end of what is seen"
+    assert watch(make, 7).seen == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+class WronglyDrawn(Numbered):
+    def render(self):
+        return "no image"
+
+
+def test_what_is_no_image_is_refused_after_the_reset():
+    with pytest.raises(ConfigError, match="gave str instead of uint8"):
+        watch(lambda name, options, context: WronglyDrawn(context.render_mode), 0)
+
+
 def test_the_pace_is_the_environments_own_unless_another_is_asked_for():
     assert watch(lambda name, options, context: Numbered(context.render_mode), 1).frames_per_second == 20
     assert watch(lambda name, options, context: Numbered(context.render_mode), 1, 7.0).frames_per_second == 7.0
