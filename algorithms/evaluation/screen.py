@@ -1,8 +1,8 @@
 """Show what an environment draws: in a window, in a video file, or both.
 
 An environment is drawn after every reset and every step, so that the last image of an episode is seen although the
-step that ends it also begins the next. The first image of an episode is shown with its first step: where nothing is
-played after the end of one, the last image is its own. Images are kept until `flush`, outside of the environment: what
+step that ends it also begins the next. The first image of that one is shown with its first step: where nothing more is
+played, what is seen ends with the end of the episode. Images are kept until `flush`, outside of the environment: what
 goes wrong in a viewer is not blamed on the environment.
 """
 
@@ -68,7 +68,7 @@ class Screen:
         self._rate = frames_per_second
         self._may_open_windows = may_open_windows
         self._pending: list[Any] = []
-        self._first: list[Any] = []  # what the newest reset drew, until a step follows
+        self._held: list[Any] = []  # what a reset drew behind the end of an episode, until a step follows
 
     def build(self, env: ResolvedEnv, family_options: Any, context: EnvContext) -> BatchEnv:
         """A batch of one environment that is drawn after every reset and step.
@@ -88,7 +88,7 @@ class Screen:
         return make_batch_env(watched, family_options, [context])
 
     def flush(self) -> None:
-        """Show what was drawn since the last time, but for an episode that no step has been taken in.
+        """Show what was drawn since the last time.
 
         Raises:
             ConfigError: what was drawn is no image.
@@ -98,8 +98,6 @@ class Screen:
             image = as_image(drawn, self._remedy)
             for viewer in self._viewers:
                 viewer.show(image)
-        for drawn in self._first:
-            as_image(drawn, self._remedy)  # refused before anything is played
 
     def _make(self, env: ResolvedEnv, options: Any, context: EnvContext) -> Any:
         built = env.family.make(env.name, options, context._replace(render_mode="rgb_array"))
@@ -128,13 +126,17 @@ class Screen:
 
         def reset_and_draw(*args: Any, **kwargs: Any) -> Any:
             result = reset(*args, **kwargs)
-            self._first = [_kept(draw())]
+            drawn = [_kept(draw())]
+            if self._pending:
+                self._held = drawn
+            else:
+                self._pending, self._held = drawn, []
             return result
 
         def step_and_draw(*args: Any, **kwargs: Any) -> Any:
             result = step(*args, **kwargs)
-            self._pending += [*self._first, _kept(draw())]
-            self._first = []
+            self._pending += [*self._held, _kept(draw())]
+            self._held = []
             return result
 
         env.reset, env.step = reset_and_draw, step_and_draw

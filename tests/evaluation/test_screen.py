@@ -93,16 +93,18 @@ def resolved(make):
     return ResolvedEnv(EnvFamily(make, NoOptions, lambda name: {}), "test", "test_env")
 
 
-def watch(make, steps, rate=0.0, may_open_windows=False):
-    """A sink that saw a reset and some steps."""
+def watch(make, steps, rate=0.0, may_open_windows=False, at_once=True):
+    """A sink that saw a reset and some steps, each when it was taken or all of them `at_once`."""
     sink = Sink()
     screen = Screen([sink], rate, may_open_windows=may_open_windows)
     env = screen.build(resolved(make), NoOptions(), EnvContext(seed=0))
     arrays = step_arrays(env.spec, env.num_envs)
     env.reset(arrays)
     for _ in range(steps):
+        if not at_once:
+            screen.flush()
         env.step(np.zeros((len(arrays.is_first), 1), np.float32), arrays)
-    assert sink.seen == []
+    assert not at_once or sink.seen == []
     screen.flush()
     screen.flush()
     env.close()
@@ -134,13 +136,14 @@ class OneBufferInAList(OneBuffer):
 
 
 @pytest.mark.parametrize("env", [Numbered, OneBuffer, OneBufferInAList])
-def test_the_first_image_of_an_episode_is_shown_with_its_first_step(env):
+def test_what_is_seen_ends_with_an_episode_where_no_other_is_played(env):
     def make(name, options, context):
         return env(context.render_mode)
 
-    assert watch(make, 0).seen == []
-    assert watch(make, 3).seen == [0, 1, 2, 3], "the end of an episode is the end of what is seen"
-    assert watch(make, 7).seen == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert watch(make, 0).seen == [0]
+    assert watch(make, 3).seen == [0, 1, 2, 3]
+    for at_once in (True, False):
+        assert watch(make, 7, at_once=at_once).seen == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
 
 
 class WronglyDrawn(Numbered):
