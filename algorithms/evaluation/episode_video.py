@@ -5,6 +5,7 @@ The episode is played in an environment of its own, which is drawn after every s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from appo.envs.api import EnvContext
 from appo.envs.registry import ResolvedEnv
 from appo.envs.vector.make import vec_env_of
 
-MAX_IMAGES, MAX_HEIGHT = 120, 120  # small, since TensorBoard's files keep every video
+MAX_IMAGES, MAX_HEIGHT, MAX_WIDTH = 120, 120, 240  # small, since TensorBoard's files keep every video
 MAX_FRAMES = 4000  # of a recorded episode
 KEEP_VIDEOS = 10  # files of each policy
 # Milliseconds that an image is shown; browsers slow down what changes faster.
@@ -54,14 +55,18 @@ class VideoClip:
         """Write an animated GIF. No image is shown for longer than a tenth of a second, so long episodes are sped up.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written; nothing is left of it.
         """
         import imageio.v2 as imageio
 
         shown_ms = min(max(1000.0 * self._stride / self.frames_per_second, _SHORTEST_MS), _LONGEST_MS)
         partial = path.with_suffix(".part")
-        imageio.mimwrite(partial, self._images, format="GIF", duration=shown_ms, loop=0)
-        partial.replace(path)
+        try:
+            imageio.mimwrite(partial, self._images, format="GIF", duration=shown_ms, loop=0)
+            partial.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 class EpisodeVideos:
@@ -144,7 +149,8 @@ def require_images(env: ResolvedEnv, family_options: Any) -> None:
 
 def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width = image.shape[:2]
-    if height <= MAX_HEIGHT:
+    scale = min(MAX_HEIGHT / height, MAX_WIDTH / width)
+    if scale >= 1:
         return image.copy()
-    size = (max(1, round(width * MAX_HEIGHT / height)), MAX_HEIGHT)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)

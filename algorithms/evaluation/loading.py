@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,12 +37,12 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     Args:
         folder: of the experiment.
         policy: which of several.
-        kind: "latest" or "best" checkpoint.
-        device: as torch names it.
+        kind: "latest" or "best" checkpoint; where no best one can be read, the latest with a warning in it.
+        device: as --device has it.
 
     Raises:
-        ConfigError: there is no such experiment or kind, no checkpoint that can be read, or its environment is not
-            installed.
+        ConfigError: there is no such experiment, kind or device, no checkpoint that can be read, or its environment is
+            not installed.
         EnvError: the environment, which is built to see its spaces, fails.
     """
     from appo.algorithms.config import resolve_evaluation
@@ -62,11 +63,14 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     config, _ = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"])
     if not 0 <= policy < config.sampling.num_policies:
         raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
+    run = dataclasses.replace(config.run, device=str(device))
+    run.check_combinations()
+    on_device = run.torch_device
     batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
     spec, spaces = batch.spec, batch.spaces
     batch.close()
     checkpoint = find_checkpoint(policy_folder(folder, policy), kind, config.run.save_best_metric)
-    return RestoredPolicy(restore_model(checkpoint, config.model, spec, device), spaces, spec, checkpoint, config)
+    return RestoredPolicy(restore_model(checkpoint, config.model, spec, on_device), spaces, spec, checkpoint, config)
 
 
 def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoint:

@@ -157,7 +157,7 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
         max_frames=job.frames,
         deterministic=job.options.eval_deterministic,
         action_repeat=job.options.render_action_repeat,
-        on_episode=EpisodeLines(env.spec.agents_per_env),
+        on_episode=EpisodeLines(env.spec.agents_per_env, job.episodes),
         after_step=_after_step(stop, window, screen),
     )
     print_result(result, title)

@@ -1,4 +1,4 @@
-"""What a user reads of an evaluation: a line per episode, a table at the end."""
+"""What a user reads of an evaluation: lines of episodes, a table at the end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,30 @@ from appo.algorithms.messages import EpisodeFinished
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
 
+_MOST_LINES, _LINES = 20, 10  # more episodes than these are told in about so many lines
 _COLUMNS = ("episode", "environment", "agent", "return", "true_return", "length")
 
 
 class EpisodeLines:
-    """Prints one line per episode, numbered in the order in which they end."""
+    """Prints one line per episode, numbered in the order in which they end; of very many, one in so many."""
 
-    def __init__(self, agents_per_env: int) -> None:
-        self._names_agents = agents_per_env > 1
+    def __init__(self, agents_per_env: int, num_episodes: int | None = None) -> None:
+        """No episode has ended yet.
+
+        Args:
+            agents_per_env: an episode of several agents has a line for each.
+            num_episodes: how many will be played; None: that is open, and all are told.
+        """
+        self._agents = agents_per_env
+        self._every = 1 if num_episodes is None or num_episodes <= _MOST_LINES else -(-num_episodes // _LINES)
         self._count = 0
 
     def __call__(self, agent: int, episode: EpisodeFinished) -> None:
-        """Tell of one more episode."""
+        """Tell of one more episode of an agent."""
         self._count += 1
-        of_agent = f", agent {agent}" if self._names_agents else ""
+        if -(-self._count // self._agents) % self._every:
+            return
+        of_agent = f", agent {agent}" if self._agents > 1 else ""
         objective = "" if math.isnan(episode.true_return) else f"true return {episode.true_return:.3f}, "
         print(
             f"episode {self._count}{of_agent}: return {episode.episode_return:.3f}, "

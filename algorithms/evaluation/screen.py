@@ -1,15 +1,16 @@
 """Show what an environment draws: in a window, in a video file, or both.
 
 An environment is drawn after every reset and every step, so that the last image of an episode is seen although the
-step that ends it also begins the next. Images are kept until `flush`, outside of the environment: what goes wrong in
-a viewer is not blamed on the environment.
+step that ends it also begins the next. The first image of that one is shown with its first step: where nothing more is
+played, what is seen ends with the end of the episode. Images are kept until `flush`, outside of the environment: what
+goes wrong in a viewer is not blamed on the environment.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +68,7 @@ class Screen:
         self._rate = frames_per_second
         self._may_open_windows = may_open_windows
         self._pending: list[Any] = []
+        self._held: list[Any] = []  # what a reset drew behind the end of an episode, until a step follows
 
     def build(self, env: ResolvedEnv, family_options: Any, context: EnvContext) -> BatchEnv:
         """A batch of one environment that is drawn after every reset and step.
@@ -86,7 +88,11 @@ class Screen:
         return make_batch_env(watched, family_options, [context])
 
     def flush(self) -> None:
-        """Show what was drawn since the last time."""
+        """Show what was drawn since the last time.
+
+        Raises:
+            ConfigError: what was drawn is no image.
+        """
         pending, self._pending = self._pending, []
         for drawn in pending:
             image = as_image(drawn, self._remedy)
@@ -116,16 +122,24 @@ class Screen:
         own_rate = (getattr(env, "metadata", None) or {}).get("render_fps") or _DEFAULT_RATE
         for viewer in self._viewers:
             viewer.frames_per_second = self._rate or own_rate / frames_per_step
-        for name in ("reset", "step"):
-            setattr(env, name, self._followed_by_drawing(getattr(env, name), env.render))
+        reset, step, draw = env.reset, env.step, env.render
 
-    def _followed_by_drawing(self, act: Callable[..., Any], draw: Callable[[], Any]) -> Callable[..., Any]:
-        def act_and_draw(*args: Any, **kwargs: Any) -> Any:
-            result = act(*args, **kwargs)
-            self._pending.append(draw())
+        def reset_and_draw(*args: Any, **kwargs: Any) -> Any:
+            result = reset(*args, **kwargs)
+            drawn = [_kept(draw())]
+            if self._pending:
+                self._held = drawn
+            else:
+                self._pending, self._held = drawn, []
             return result
 
-        return act_and_draw
+        def step_and_draw(*args: Any, **kwargs: Any) -> Any:
+            result = step(*args, **kwargs)
+            self._pending += [*self._held, _kept(draw())]
+            self._held = []
+            return result
+
+        env.reset, env.step = reset_and_draw, step_and_draw
 
 
 def _has_render(env: Any) -> bool:
@@ -136,6 +150,13 @@ def _has_render(env: Any) -> bool:
             return True
         env = getattr(env, "env", None)
     return False
+
+
+def _kept(drawn: Any) -> Any:
+    """What `render` returned, also when it returns the same array the next time."""
+    if isinstance(drawn, list | tuple):
+        return [_kept(each) for each in drawn]
+    return drawn.copy() if isinstance(drawn, np.ndarray) else drawn
 
 
 def _full_name(function: Any) -> str:

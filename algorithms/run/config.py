@@ -212,6 +212,15 @@ class RunConfig:
         if not _DEVICE.fullmatch(self.device):
             raise ConfigError(f"device={self.device!r} is unknown; allowed: auto, cpu, gpu, cuda:N such as cuda:0")
 
+    @property
+    def torch_device(self) -> str:
+        """`cpu` or `cuda:N`.
+
+        Raises:
+            ConfigError: that GPU does not exist.
+        """
+        return torch_device(self.device)
+
     def check_machine(self) -> None:
         """Refuse a device or a folder that this machine does not offer. Writes nothing.
 

@@ -57,7 +57,7 @@ def train(
         experiment: its name.
         train_dir: the folder of its folder.
         quiet: print nothing.
-        options: any of the command line, by name: `train_for_env_steps=100_000, learning_rate=1e-3`.
+        options: any of the command line, by name: `train_for_env_steps=100_000, mlp_layers=[64, 64]`.
 
     Raises:
         ConfigError: the command line would refuse it; nothing was started.
@@ -123,8 +123,10 @@ def _run(words: list[str], quiet: bool) -> tuple[int, collections.deque[str]]:
 
 
 def _typed(value: Any) -> str:
-    """A value as a command line has it; a dict, such as `env_kwargs`, is JSON there."""
-    return json.dumps(value) if isinstance(value, dict) else to_text(value)
+    """A value as a command line has it: a dict, such as `env_kwargs`, as JSON, a list as what commas divide."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return to_text(tuple(value) if isinstance(value, list) else value)
 
 
 def _name_of(factory: Callable[..., Any]) -> str:

@@ -64,13 +64,14 @@ class SamplerRecipe:
             ConfigError: a limit can have no meaning, or see `make_vec_env`.
         """
         self.check()
-        most = min(core_count(), psutil.cpu_count(logical=False) or 1)
-        workers = most if self.num_workers is None else self.num_workers
-        number = len(self.env) if self.num_envs is None and isinstance(self.env, list | tuple) else self.num_envs
-        processes: dict[str, Any] = {"backend": "serial"}
-        if workers:
+        workers = self.num_workers
+        if workers is None:
+            workers = min(core_count(), psutil.cpu_count(logical=False) or 1)
+            number = len(self.env) if self.num_envs is None and isinstance(self.env, list | tuple) else self.num_envs
             if isinstance(number, int | np.integer) and number > 0:  # any other is refused below
                 workers = min(workers, int(number))
+        processes: dict[str, Any] = {"backend": "serial"}
+        if workers:
             processes = {"backend": "subproc", "num_workers": workers, "start_method": self.start_method}
         env = make_vec_env(
             replaceable(self.env) if self.replaceable else self.env,
@@ -261,6 +262,9 @@ class RolloutSampler:
         `max_policy_lag`, see `total_discarded_steps`.
         """
         _require_count("fragment_len", fragment_len)
+        return self._stream(fragment_len)
+
+    def _stream(self, fragment_len: int) -> Iterator[Episode]:
         while True:
             self._begin("fragments")
             while not self._finished:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.algorithms.sampling.episodes import PER_STEP, Episode
-from appo.envs.vector.shared_rows import action_width
+from appo.envs.vector.shared_rows import action_width, observation_zeros
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.step_batch import KIND_RESTARTED, KIND_STEP, StepBatch
 from appo.envs.vector.vec_env import VecEnv
@@ -28,12 +28,15 @@ class StepStore:
         axes = () if spec.agents_per_env == 1 else (spec.agents_per_env,)
         width = action_width(spec)
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            f"obs/{leaf.name}": ((*axes, *leaf.shape), leaf.dtype) for leaf in spec.observations
+            "actions": ((*axes, width), np.float32),
+            "rewards": (axes, np.float32),
         }
-        shapes |= {"actions": ((*axes, width), np.float32), "rewards": (axes, np.float32)}
         shapes |= dict.fromkeys(("terminated", "truncated", "is_active"), (axes, np.bool_))
         shapes |= {"versions": ((), np.int64), "frames": ((), np.int32)}
-        self._steps = {name: np.zeros((number, PIECE, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        self._steps = {
+            f"obs/{leaf.name}": observation_zeros(leaf, spec, number, PIECE, *axes) for leaf in spec.observations
+        }
+        self._steps |= {name: np.zeros((number, PIECE, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self._pieces: list[list[dict[str, NDArray[Any]]]] = [[] for _ in range(number)]
         self._place = np.zeros(number, np.int64)
         self._agents = spec.agents_per_env
@@ -41,7 +44,7 @@ class StepStore:
         self._told: list[list[tuple[int, int, dict[str, Any]]]] = [[] for _ in range(number)]  # step, agent, info
         self._newest_told: list[dict[int, dict[str, Any]]] = [{} for _ in range(number)]  # agent -> info
         self._takes_part = np.zeros((number, *axes), np.bool_)  # has acted in this episode, which has not ended for it
-        self.latest = {leaf.name: np.zeros((number, *axes, *leaf.shape), leaf.dtype) for leaf in spec.observations}
+        self.latest = {leaf.name: observation_zeros(leaf, spec, number, *axes) for leaf in spec.observations}
         """[N, ...] the observations that the newest steps led to, and that the next actions follow from."""
         self.actions = np.zeros((number, *axes, width), np.float32)
         self.versions = np.zeros(number, np.int64)
@@ -114,7 +117,7 @@ class StepStore:
             return
         is_gone = None if self._agents == 1 else is_over[:, None] & ~ended
         for name, array in batch.obs.items():
-            reached = array.copy()
+            reached = array.copy("K")
             reached[ended] = batch.final_obs[name][ended]
             if is_gone is not None:
                 reached[is_gone] = 0
@@ -184,7 +187,7 @@ class StepStore:
     def _cut_out(self, env: int) -> None:
         count = int(self._place[env])
         if count:
-            self._pieces[env].append({name: array[env, :count].copy() for name, array in self._steps.items()})
+            self._pieces[env].append({name: array[env, :count].copy("K") for name, array in self._steps.items()})
         self._place[env] = 0
 
 

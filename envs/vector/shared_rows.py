@@ -120,6 +120,12 @@ def _in_memory(leaf: ObservationLeaf, spec: EnvSpec) -> tuple[int, ...]:
     return height, width, channels
 
 
+def observation_zeros(leaf: ObservationLeaf, spec: EnvSpec, *axes: int) -> NDArray[Any]:
+    """[*axes, ...] zeros with the axes of the leaf, an image as it lies in the environment's memory."""
+    array = np.zeros((*axes, *_in_memory(leaf, spec)), leaf.dtype)
+    return np.moveaxis(array, -1, -3) if leaf.name in spec.channels_last else array
+
+
 def _observations(arrays: dict[str, np.ndarray], kind: str, spec: EnvSpec) -> dict[str, np.ndarray]:
     """By name, with the axes of the leaves."""
     found = {leaf.name: arrays[f"{kind}/{leaf.name}"] for leaf in spec.observations}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -16,7 +17,9 @@ import pytest
 import enjoy_appo
 from appo.algorithms import checkpoints
 from appo.algorithms.config import resolve
+from appo.algorithms.evaluation.report import EpisodeLines
 from appo.algorithms.evaluation.window import Window
+from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.train_config import to_json
 from appo.envs.families.doom import DoomOptions
 from appo.utils.options import ConfigError
@@ -62,6 +65,24 @@ def test_the_command_plays_as_many_episodes_as_asked_and_ends_with_a_table(exper
     mean = sum(episode[0] for episode in episodes) / 3
     assert f"{mean:.3f}" in done.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_p0", "config.json", "evaluation"]
+
+
+def test_of_many_episodes_a_line_is_printed_now_and_then(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    for number, told in ((20, [*range(1, 21)]), (21, [*range(3, 22, 3)]), (40, [*range(4, 41, 4)])):
+        assert enjoy(*place, "--no_render", f"--max_num_episodes={number}") == 0
+        printed = capsys.readouterr().out
+        assert [int(line) for line in re.findall(r"^episode (\d+): ", printed, re.MULTILINE)] == told
+        assert len((folder / "evaluation" / "policy0_step12.csv").read_text().splitlines()) == number + 1
+
+
+def test_lines_of_matches_that_are_told_are_those_of_all_their_agents(capsys):
+    lines = EpisodeLines(2, 50)
+    for _match in range(50):
+        for agent in (0, 1):
+            lines(agent, EpisodeFinished(0, 1.0, math.nan, 4, {}))
+    told = re.findall(r"^episode (\d+), agent (\d):", capsys.readouterr().out, re.MULTILINE)
+    assert told == [(str(10 * match + agent - 1), str(agent)) for match in range(1, 11) for agent in (0, 1)]
 
 
 def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
@@ -123,7 +144,7 @@ def test_a_video_holds_every_step_and_its_path_is_printed(experiment, capsys, ca
     path = folder / "videos" / "CartPole-v1_policy0_step12.mp4"
     assert f"video: {path}" in out
     images, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
-    assert images == 1 + sum(length for _, _, length in episodes_of(out)) + 2  # resets are drawn as well
+    assert images == sum(length for _, _, length in episodes_of(out)) + 2  # the first image of each as well
     assert seconds == pytest.approx(images / 25, abs=0.05)
     assert not caplog.records
 
@@ -158,7 +179,7 @@ def test_with_a_display_every_step_is_shown_at_the_pace_asked_for(experiment, ca
     place, _ = experiment("CartPole-v1")
     assert enjoy(*place, "--max_num_episodes=2", "--fps=5000") == 0
     lengths = [length for _, _, length in episodes_of(capsys.readouterr().out)]
-    assert len(lengths) == 2 and len(shown) == 1 + sum(lengths) + 2
+    assert len(lengths) == 2 and len(shown) == sum(lengths) + 2
     assert set(shown) == {5000.0} and not caplog.records
 
 

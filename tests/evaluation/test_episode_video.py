@@ -2,6 +2,7 @@
 
 import itertools
 
+import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from appo.algorithms.evaluation.episode_video import (
     KEEP_VIDEOS,
     MAX_HEIGHT,
     MAX_IMAGES,
+    MAX_WIDTH,
     EpisodeVideos,
     VideoClip,
     require_images,
@@ -25,6 +27,37 @@ from appo.envs.registry import resolve as resolve_env
 from appo.utils.options import ConfigError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [
+        ((100, 4000), (6, MAX_WIDTH)),
+        ((4000, 100), (MAX_HEIGHT, 3)),
+        ((1, 10**5), (1, MAX_WIDTH)),
+        ((MAX_HEIGHT, MAX_WIDTH), (MAX_HEIGHT, MAX_WIDTH)),
+        ((2 * MAX_HEIGHT, 2 * MAX_WIDTH), (MAX_HEIGHT, MAX_WIDTH)),
+        ((30, 40), (30, 40)),
+    ],
+)
+def test_an_image_is_small_whatever_its_shape(tmp_path, size, kept):
+    clip = VideoClip()
+    clip.show(np.full((*size, 3), 7, np.uint8))
+    clip.save(tmp_path / "clip.gif")
+    assert imageio.mimread(tmp_path / "clip.gif")[0].shape[:2] == kept
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    def write_half(path, images, **how):
+        path.write_bytes(b"half of it")
+        raise OSError("No space left on device")
+
+    clip = VideoClip()
+    clip.show(np.zeros((8, 8, 3), np.uint8))
+    monkeypatch.setattr(imageio, "mimwrite", write_half)
+    with pytest.raises(OSError, match="No space left"):
+        clip.save(tmp_path / "clip.gif")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("number", "kept"), [(1, 1), (MAX_IMAGES, MAX_IMAGES), (5 * MAX_IMAGES, None)])
@@ -76,6 +109,41 @@ def test_the_newest_files_of_each_policy_stay_whatever_their_steps(cartpole, tmp
     assert paths[-1].name == "eval_policy0_step000000000007.gif"
     images = imageio.mimread(paths[-1], memtest=False)
     assert len(images) > 5 and any((images[0] != image).any() for image in images[1:])
+
+
+class Grey(gymnasium.Env):
+    """Episodes of five steps; draws the number of the step as a shade of grey, always into the same array."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.image = render_mode, np.zeros((8, 8, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 0.0, self.steps == 5, False, {}
+
+    def render(self):
+        self.image[:] = 40 * self.steps
+        return self.image
+
+
+def test_a_recording_is_one_episode_from_its_first_image_to_its_last(tmp_path):
+    env = f"{Grey.__module__}:{Grey.__name__}"
+    videos, player = videos_of(env, tmp_path), player_of(env)
+    for version in (1, 2):
+        path = videos.record(player, 0, version, deterministic=True, goes_on=lambda: True)
+        assert path is not None
+        shades = [int(image[0, 0, 0]) for image in imageio.mimread(path)]
+        assert shades == pytest.approx([40 * step for step in range(6)], abs=2)
+    videos.close()
 
 
 def test_a_recording_that_is_ended_leaves_no_file(cartpole, tmp_path):

@@ -1,10 +1,14 @@
 """A trained policy in a program of one's own: the same actions as evaluation, single and in batches."""
 
+import logging
+
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from appo.algorithms.evaluation import load_policy
+from appo.algorithms.run import config as run_config
 from appo.algorithms.sampling.rollout_sampler import SamplerRecipe
 from appo.envs.api import MisfitError
 from appo.utils.options import ConfigError
@@ -147,3 +151,145 @@ def test_what_is_no_observation_of_a_dict_is_refused(experiment, damaged, told):
     policy = load_policy(folder)
     with pytest.raises(MisfitError, match=told):
         policy.act(damaged(policy.observation_space.sample()))
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_policy_computes_with_its_own_number_of_threads_and_leaves_the_callers_alone(experiment, monkeypatch):
+    _, folder = experiment("CartPole-v1")
+    observation = np.zeros(4, np.float32)
+    for wanted, used in ((1, 1), (2, 2), (None, 3)):
+        policy = load_policy(folder, num_threads=wanted)
+        choose = policy._inference.choose
+        seen: list[int] = []
+
+        def recorded(*args, choose=choose, seen=seen):
+            seen.append(torch.get_num_threads())
+            return choose(*args)
+
+        monkeypatch.setattr(policy._inference, "choose", recorded)
+        policy.act(observation)
+        policy.act_rows(np.zeros(1, np.int64), {"obs": observation[None]}, np.ones(1, np.bool_))
+        assert seen == [used, used] and torch.get_num_threads() == 3
+    monkeypatch.setattr(policy._inference, "choose", None)
+    with pytest.raises(TypeError):
+        policy.act(observation)
+    assert torch.get_num_threads() == 3, "whatever went wrong"
+    for wrong in (0, True):
+        with pytest.raises(ConfigError, match=r"num_threads=.* has to be a whole number of at least 1, or None"):
+            load_policy(folder, num_threads=wrong)
+
+
+def test_a_mask_that_no_environment_asks_for_is_refused(experiment):
+    _, folder = experiment("CartPole-v1")
+    with pytest.raises(MisfitError, match="'action_mask' should be left out, as this environment tells no masks"):
+        load_policy(folder).act(np.zeros(4, np.float32), action_mask=np.array([0, 1]))
+
+
+def test_a_mask_that_does_not_fit_or_allows_nothing_is_refused(experiment):
+    _, folder = experiment("synthetic_masked", weights=2)
+    policy = load_policy(folder)
+    one = policy.observation_space.sample()
+    number = policy.action_space.n
+    two = {name: np.stack([value, value]) for name, value in one.items()}
+    for observation, mask, told in (
+        (one, np.ones(number + 1), f"one entry for each of {number} choices"),
+        (one, np.ones((1, number)), f"one entry for each of {number} choices"),
+        (one, 1, f"one entry for each of {number} choices"),
+        (two, np.ones(number), "one mask for each of 2 observations"),
+        (two, 1, "one mask for each of 2 observations"),
+        (two, np.ones((3, number)), "one mask for each of 2 observations"),
+        (one, np.zeros(number), "1 for at least one choice, but is 0 for all$"),
+        (two, np.eye(number)[:2] * [[1], [0]], "1 for at least one choice, but is 0 for all in row 1"),
+        (one | {"action_mask": np.zeros(number, np.int8)}, None, "1 for at least one choice, but is 0 for all$"),
+    ):
+        with pytest.raises(MisfitError, match=told):
+            policy.act(observation, action_mask=mask)
+    assert policy.act(two, action_mask=np.eye(number)[[1, 0]]).tolist() == [1, 0]
+
+
+def test_what_no_environment_shows_is_refused(experiment):
+    _, folder = experiment("CartPole-v1")
+    policy = load_policy(folder)
+    with pytest.raises(MisfitError, match=r"first entry of what reset\(\) and step\(\) give, but is a tuple of 2"):
+        policy.act((np.zeros(4, np.float32), {}))
+    for observation in (np.array([0, np.nan, 0, 0], np.float32), np.full((2, 4), np.inf, np.float32)):
+        with pytest.raises(MisfitError, match="'obs' should be finite, but is"):
+            policy.act(observation)
+
+
+def test_rows_that_a_batch_has_not_are_not_reset(experiment):
+    _, folder = experiment("CartPole-v1", "--use_rnn=True")
+    policy = load_policy(folder)
+    policy.act(np.zeros((4, 4), np.float32))
+    for rows in ([99], [0, 4], [-1], np.ones(5, np.bool_), [1.5], ["1"]):
+        with pytest.raises(ValueError, match=r"row|mask"):
+            policy.reset(rows)
+    assert not policy._is_first.any(), "what is refused changes nothing"
+    policy.reset([3, 0])
+    assert policy._is_first.tolist() == [True, False, False, True]
+    policy.reset()
+    policy.reset([5])  # of a batch that is yet to come
+    assert policy.act(np.zeros((6, 4), np.float32)).shape == (6,)
+
+
+def test_a_best_checkpoint_that_is_not_there_is_refused_and_damaged_ones_are_told(experiment, caplog):
+    _, folder = experiment("CartPole-v1")
+    with pytest.raises(ConfigError, match=r"has no best checkpoint that can be read; kind='latest' loads checkpoint_"):
+        load_policy(folder, kind="best")
+    experiment("CartPole-v1", kind="best", train_step=20)
+    with caplog.at_level(logging.WARNING):
+        assert load_policy(folder, kind="best").checkpoint.train_step == 20
+        assert not caplog.records
+        (best,) = (folder / "checkpoint_p0").glob("best_*")
+        best.write_bytes(best.read_bytes()[:100])
+        assert load_policy(folder).checkpoint.train_step == 12
+    assert [best.name in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_device_is_named_as_the_option_names_it(experiment, monkeypatch):
+    _, folder = experiment("CartPole-v1")
+    monkeypatch.setattr(run_config, "_NVIDIA_DRIVER_FILES", ("/does/not/exist",))
+    for device in ("cpu", "auto", torch.device("cpu")):
+        assert load_policy(folder, device=device).act(np.zeros(4, np.float32)) in (0, 1)
+    with pytest.raises(ConfigError, match="device=gpu, but this machine has no NVIDIA driver; nearest: cpu"):
+        load_policy(folder, device="gpu")
+    with pytest.raises(ConfigError, match="device='gpus' is unknown; allowed: auto, cpu, gpu, cuda:N"):
+        load_policy(folder, device="gpus")
+
+
+def test_images_come_to_the_network_in_the_order_that_they_have_in_memory(experiment, monkeypatch):
+    """Networks read channels last: writing them channels first would reorder every image twice."""
+    _, folder = experiment("MiniGrid-Empty-5x5-v0")
+    policy = load_policy(folder)
+    shown: list[torch.Tensor] = []
+    choose = policy._inference.choose
+
+    def recorded(rows, observations, *rest):
+        shown.append(observations["image"])
+        return choose(rows, observations, *rest)
+
+    monkeypatch.setattr(policy._inference, "choose", recorded)
+    observations = [policy.observation_space.sample() for _ in range(2)]
+    policy.act(observations[0])
+    batch = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
+    policy.act(batch)
+    assert [tuple(image.shape) for image in shown] == [(1, 3, 7, 7), (2, 3, 7, 7)]
+    for image, number in zip(shown, (1, 2), strict=True):
+        assert image.permute(0, 2, 3, 1).is_contiguous()
+        stored = policy._layout.restored({"image": image.numpy(), "direction": np.zeros((number, 1), np.int32)})
+        assert np.array_equal(stored["image"], batch["image"][:number])
+    # Of arrays from elsewhere as well; but tensors cannot go backwards.
+    array = shown[1].numpy()
+    rows, direction, is_first = np.arange(2), np.zeros((2, 1), np.int32), np.ones(2, np.bool_)
+    for given in (array, array[:, :, ::-1]):
+        policy.act_rows(rows, {"image": given, "direction": direction}, is_first)
+        assert np.array_equal(shown[-1].numpy(), given)
+    assert shown[2].data_ptr() == shown[1].data_ptr()

@@ -93,16 +93,18 @@ def resolved(make):
     return ResolvedEnv(EnvFamily(make, NoOptions, lambda name: {}), "test", "test_env")
 
 
-def watch(make, steps, rate=0.0, may_open_windows=False):
-    """A sink that saw a reset and some steps."""
+def watch(make, steps, rate=0.0, may_open_windows=False, at_once=True):
+    """A sink that saw a reset and some steps, each when it was taken or all of them `at_once`."""
     sink = Sink()
     screen = Screen([sink], rate, may_open_windows=may_open_windows)
     env = screen.build(resolved(make), NoOptions(), EnvContext(seed=0))
     arrays = step_arrays(env.spec, env.num_envs)
     env.reset(arrays)
     for _ in range(steps):
+        if not at_once:
+            screen.flush()
         env.step(np.zeros((len(arrays.is_first), 1), np.float32), arrays)
-    assert sink.seen == []
+    assert not at_once or sink.seen == []
     screen.flush()
     screen.flush()
     env.close()
@@ -112,6 +114,46 @@ def watch(make, steps, rate=0.0, may_open_windows=False):
 def test_the_last_image_of_an_episode_is_seen_as_well_as_the_first_of_the_next():
     sink = watch(lambda name, options, context: Numbered(context.render_mode), 4)
     assert sink.seen == [0, 1, 2, 3, 0, 1]
+
+
+class OneBuffer(Numbered):
+    """Draws into the same array every time."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.image = np.zeros((4, 6, 3), np.uint8)
+
+    def render(self):
+        self.image[:] = self.steps
+        return self.image
+
+
+class OneBufferInAList(OneBuffer):
+    """The same in the form of vector environments."""
+
+    def render(self):
+        return [super().render()]
+
+
+@pytest.mark.parametrize("env", [Numbered, OneBuffer, OneBufferInAList])
+def test_what_is_seen_ends_with_an_episode_where_no_other_is_played(env):
+    def make(name, options, context):
+        return env(context.render_mode)
+
+    assert watch(make, 0).seen == [0]
+    assert watch(make, 3).seen == [0, 1, 2, 3]
+    for at_once in (True, False):
+        assert watch(make, 7, at_once=at_once).seen == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+class WronglyDrawn(Numbered):
+    def render(self):
+        return "no image"
+
+
+def test_what_is_no_image_is_refused_after_the_reset():
+    with pytest.raises(ConfigError, match="gave str instead of uint8"):
+        watch(lambda name, options, context: WronglyDrawn(context.render_mode), 0)
 
 
 def test_the_pace_is_the_environments_own_unless_another_is_asked_for():

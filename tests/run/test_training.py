@@ -28,6 +28,7 @@ def make_env():
 
 def test_a_run_is_trained_resumed_and_loaded(tmp_path, capsys):
     options: dict[str, Any] = {"num_workers": 1, "num_envs_per_worker": 4, "device": "cpu", "use_rnn": False}
+    options["mlp_layers"] = [32, 16]
     first = train("CartPole-v1", "x", train_dir=tmp_path, train_for_env_steps=4000, **options)
     assert first.exit_code == 0 and first.folder == tmp_path / "x"
     assert first.summary["env_frames"] >= 4000 and "fps" in capsys.readouterr().out
@@ -38,6 +39,7 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path, capsys):
     nothing = train("CartPole-v1", "x", train_dir=tmp_path, train_for_env_steps=6000, quiet=True, **options)
     assert (nothing.exit_code, nothing.summary) == (0, {}), "that of the start before is not its own"
     policy = load_policy(again.folder)
+    assert json.loads((again.folder / "config.json").read_text())["options"]["mlp_layers"] == "32,16"
     assert policy.act(policy.observation_space.sample()) in (0, 1)
 
 
@@ -48,6 +50,7 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path, capsys):
         ("CartPole-v1", {"num_envs_per_worker": 3}, "cannot be divided"),
         (lambda: None, {}, "cannot be imported"),
         (functools.partial(make_env), {}, "has no name that the processes of a run could import"),
+        ("CartPole-v1", {"mlp_layers": [16, 0]}, "mlp_layers='16,0'"),
         ("CartPole-v1", {"train_dir": "~nobody_of_this_name"}, "no home folder of that user"),
     ],
 )

@@ -150,6 +150,13 @@ def test_recipes_of_nothing_are_refused():
         (SamplerRecipe(Echo, 0, 2), "num_envs=0: a whole number of at least 1"),
         (SamplerRecipe(Echo, None, 2), "num_envs=None: a whole number"),
         (SamplerRecipe([], None, 2), "0 factories for None environments"),
+        (SamplerRecipe(Echo, 4, 9), "9 processes for 4 environments; nearest: 4"),
+        (SamplerRecipe([Echo, Echo], None, 3), "3 processes for 2 environments; nearest: 2"),
     ):
         with pytest.raises(ConfigError, match=reason):
             recipe.build()
+
+
+def test_a_stream_of_nothing_is_refused_where_it_is_asked_for(build):
+    with pytest.raises(ValueError, match="fragment_len=-1: a whole number of at least 1 is needed"):
+        build(Echo, 1, 0).stream(-1)
