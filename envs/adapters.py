@@ -142,6 +142,7 @@ class _OneEnv:
             self._early = self._reset_env()
             adds_mask = any(ACTION_MASK in info for info in self._each(self._early[1]))
         self._adds_mask = adds_mask
+        self._is_closed = False
         self.spec = complete_spec(env, self.layout, self.actions, agents, adds_mask)
 
     def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
@@ -191,8 +192,10 @@ class _OneEnv:
             self.env.unwrapped.np_random.bit_generator.state = state["generator"]
 
     def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
+        """Close the environment, once, also when it fails to."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.env.close()
 
 
 def _keep_final(views: list[np.ndarray], finals: list[np.ndarray], row: int) -> None:
@@ -219,11 +222,8 @@ class SingleEnvAdapter(_OneEnv):
         """
         super().__init__(env, env_index, context, env.observation_space, env.action_space)
         self.step_env: Callable[[Any], Any] = env.step
-        # Of observations that are a single array and known to fit: a second look would cost more than the write.
-        self.plain_dtype: Any = None
-        self._plain_shape = self.layout.plain_shape
         self._write: Callable[[list[np.ndarray], int, Any], None] = (
-            self._write_plain if self.layout.is_plain and self.layout.plain_shape else self.layout.write
+            self.layout.write_plain if self.layout.is_plain else self.layout.write
         )
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
@@ -274,18 +274,6 @@ class SingleEnvAdapter(_OneEnv):
                 return
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
-
-    def _write_plain(self, views: list[np.ndarray], row: int, observation: Any) -> None:
-        """Write an observation that is a single array; one like those before with as little ado as possible."""
-        try:
-            is_known = observation.dtype is self.plain_dtype and observation.shape == self._plain_shape
-        except AttributeError:  # no array
-            is_known = False
-        if is_known:
-            views[0][row] = observation
-            return
-        self.layout.write(views, row, observation)
-        self.plain_dtype = self.layout.known_dtypes[0]
 
 
 class ParallelEnvAdapter(_OneEnv):
