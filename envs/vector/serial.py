@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.envs.adapters import (
-    ParallelEnvAdapter,
     SingleEnvAdapter,
     Target,
     failure,
@@ -38,6 +37,7 @@ from appo.envs.api import (
     TrainingProgressListener,
 )
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
+from appo.envs.parallel_adapter import ParallelEnvAdapter
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_same_actions, require_spec
 from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
