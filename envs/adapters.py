@@ -1,7 +1,8 @@
-"""One environment, single or parallel, made to write its steps into the rows of a batch as `appo.envs.api` says.
+"""One environment, made to write its steps into the rows of a batch as `appo.envs.api` says.
 
-`SingleEnvAdapter` (Gymnasium `Env`) fills one row, `ParallelEnvAdapter` (PettingZoo parallel) one row per agent;
-`appo.envs.vector.serial` puts many of them side by side. A whole `VectorEnv` is adapted in `appo.envs.vector.native`.
+`SingleEnvAdapter` (Gymnasium `Env`) fills one row, `appo.envs.parallel_adapter` (PettingZoo parallel) one row per
+agent; `appo.envs.vector.serial` puts many of them side by side. A whole `VectorEnv` is adapted in
+`appo.envs.vector.native`.
 
 The arrays of a step arrive with the common case filled in (`fill_common_case`): no episode begins or ends, every agent
 active, no flags, one frame each. An adapter writes what differs, and always the observation and the reward.
@@ -26,15 +27,12 @@ from appo.envs.api import (
     EnvError,
     EnvSpec,
     MisfitError,
-    ScriptedPlayers,
     StepArrays,
-    UnsupportedSpaceError,
 )
 from appo.envs.contract import checked_reset, fitting_mask, flag, read_info
 from appo.envs.faults import FAILURES
 from appo.envs.spaces import ActionLayout, ObservationLayout
 from appo.envs.specs import complete_spec, declares_info_mask, mask_method
-from appo.envs.wrappers import find_ability
 
 
 class Target(NamedTuple):
@@ -113,8 +111,8 @@ def failure(env_index: int, phase: str, error: BaseException, context: EnvContex
     return failed
 
 
-class _OneEnv:
-    """What both adapters share: layouts, seeding, action masks in infos, closing."""
+class OneEnv:
+    """What adapters of single and of parallel environments share: layouts, seeding, action masks in infos, closing."""
 
     def __init__(
         self,
@@ -142,6 +140,7 @@ class _OneEnv:
             self._early = self._reset_env()
             adds_mask = any(ACTION_MASK in info for info in self._each(self._early[1]))
         self._adds_mask = adds_mask
+        self._is_closed = False
         self.spec = complete_spec(env, self.layout, self.actions, agents, adds_mask)
 
     def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
@@ -191,23 +190,26 @@ class _OneEnv:
             self.env.unwrapped.np_random.bit_generator.state = state["generator"]
 
     def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
+        """Close the environment, once, also when it fails to."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.env.close()
 
 
-def _keep_final(views: list[np.ndarray], finals: list[np.ndarray], row: int) -> None:
+def keep_final(views: list[np.ndarray], finals: list[np.ndarray], row: int) -> None:
+    """Copy the observation of a row that ends an episode to the final ones, before that of the next one is written."""
     for view, final in zip(views, finals, strict=True):
         final[row] = view[row]
 
 
-def _read_step(info: dict[str, Any], row: int, target: Target) -> None:
+def read_step(info: dict[str, Any], row: int, target: Target) -> None:
     """What an info says of the step that it comes with."""
     target.out.frames[row], reports = read_info(info)
     if reports:
         target.infos[row] = info
 
 
-class SingleEnvAdapter(_OneEnv):
+class SingleEnvAdapter(OneEnv):
     """One Gymnasium environment: one row."""
 
     def __init__(self, env: Any, env_index: int, context: EnvContext) -> None:
@@ -219,11 +221,8 @@ class SingleEnvAdapter(_OneEnv):
         """
         super().__init__(env, env_index, context, env.observation_space, env.action_space)
         self.step_env: Callable[[Any], Any] = env.step
-        # Of observations that are a single array and known to fit: a second look would cost more than the write.
-        self.plain_dtype: Any = None
-        self._plain_shape = self.layout.plain_shape
         self._write: Callable[[list[np.ndarray], int, Any], None] = (
-            self._write_plain if self.layout.is_plain and self.layout.plain_shape else self.layout.write
+            self.layout.write_plain if self.layout.is_plain else self.layout.write
         )
         self.is_between_episodes = False
         """The next step ignores its action and starts an episode."""
@@ -256,7 +255,7 @@ class SingleEnvAdapter(_OneEnv):
         """Write all but the reward of a step that was made."""
         views, out, _, finals = target
         if info:
-            _read_step(info, row, target)
+            read_step(info, row, target)
         if terminated:
             out.terminated[row] = 1
             if finals is not None:
@@ -269,176 +268,8 @@ class SingleEnvAdapter(_OneEnv):
         if truncated or self.is_to_be_cut:
             if finals is not None:
                 out.truncated[row] = out.active[row] = 1
-                _keep_final(views, finals, row)
+                keep_final(views, finals, row)
                 self.start(row, target)
                 return
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
-
-    def _write_plain(self, views: list[np.ndarray], row: int, observation: Any) -> None:
-        """Write an observation that is a single array; one like those before with as little ado as possible."""
-        try:
-            is_known = observation.dtype is self.plain_dtype and observation.shape == self._plain_shape
-        except AttributeError:  # no array
-            is_known = False
-        if is_known:
-            views[0][row] = observation
-            return
-        self.layout.write(views, row, observation)
-        self.plain_dtype = self.layout.known_dtypes[0]
-
-
-class ParallelEnvAdapter(_OneEnv):
-    """One PettingZoo parallel environment: a row per possible agent, in the order of `possible_agents`.
-
-    An agent that ends before the others is flagged once; from then on its row is inactive, zero and without reward
-    until the environment starts anew, which happens when no agent is left: at once, unless the last to go include
-    truncated ones, whose final observation comes first. An agent that comes late is inactive until then. No agent
-    comes back within an episode.
-    """
-
-    def __init__(self, env: Any, env_index: int, context: EnvContext) -> None:
-        """Adapt `env`, environment `env_index` of its batch.
-
-        Raises:
-            UnsupportedSpaceError: a space that cannot be trained on, or agents whose spaces differ.
-            EnvError: the early reset failed.
-        """
-        self.agents = tuple(env.possible_agents)
-        if not self.agents:
-            raise UnsupportedSpaceError("possible_agents is empty; name every agent that can take part")
-        observation_space = _same_for_all(self.agents, env.observation_space, "observation", "pad_observations_v0")
-        action_space = _same_for_all(self.agents, env.action_space, "action", "pad_action_space_v0")
-        super().__init__(env, env_index, context, observation_space, action_space, self.agents)
-        self._is_alive = [False] * len(self.agents)
-        self._has_ended = [False] * len(self.agents)
-        self._scripts: dict[int, str] = {}
-        self._scripted: Any = None
-        self.is_between_episodes = False
-        """The next step ignores its actions and starts an episode."""
-
-    def _each(self, infos: Any) -> Iterable[dict[str, Any]]:
-        return list(infos.values())
-
-    def start(self, first_row: int, target: Target) -> None:
-        """Reset, and write the first observation of an episode of every agent that is there from the start."""
-        self.latest_start = target
-        self.is_between_episodes = False
-        observations, infos = self._reset_env()
-        # Of those that come later as well: their seats are dealt now.
-        target.out.is_first[first_row : first_row + len(self.agents)] = 1
-        for i, agent in enumerate(self.agents):
-            self._has_ended[i] = False
-            self._enter_or_blank(i, first_row + i, agent in observations, (observations, infos), target)
-
-    def step(self, actions: Sequence[Any], first_row: int, target: Target) -> None:
-        """Step once and write the rows of all agents."""
-        out, rows = target.out, slice(first_row, first_row + len(self.agents))
-        out.rewards[rows] = 0.0
-        if self.is_between_episodes:
-            out.frames[rows] = 0
-            self.start(first_row, target)
-            return
-        chosen = {agent: actions[i] for i, agent in enumerate(self.agents) if self._is_alive[i]}
-        for i, script in self._scripts.items():
-            if self._is_alive[i]:
-                chosen[self.agents[i]] = scripted_action(self._scripted, script, self.agents[i], self.env)
-        results = self.env.step(chosen)
-        observations, _, _, _, infos = results
-        present = set(self.env.agents)
-        for i, agent in enumerate(self.agents):
-            is_present = agent in present
-            if self._is_alive[i]:
-                self._write_step(i, first_row + i, is_present, results, target)
-                continue
-            out.frames[first_row + i] = 0
-            comes_late = is_present and agent in observations and not self._has_ended[i]
-            self._enter_or_blank(i, first_row + i, comes_late, (observations, infos), target)
-        if not any(self._is_alive):
-            self.is_between_episodes = target.finals is None and bool(out.truncated[rows].any())
-            if not self.is_between_episodes:
-                out.active[rows] = 1
-                self.start(first_row, target)
-
-    def play_scripts(self, scripts: Sequence[str]) -> None:
-        """See `ScriptedBatch`."""
-        self._scripts = {i: script for i, script in enumerate(scripts) if script}
-        self._scripted = find_ability(self.env, ScriptedPlayers)
-
-    def _write_step(self, i: int, row: int, is_present: bool, results: Any, target: Target) -> None:
-        observations, rewards, terminations, truncations, infos = results
-        agent, out = self.agents[i], target.out
-        info = infos.get(agent, {})
-        out.rewards[row] = rewards.get(agent, 0.0)
-        _read_step(info, row, target)
-        is_terminated = terminations.get(agent, not is_present)
-        is_truncated = not is_terminated and truncations.get(agent, False)
-        if is_terminated:
-            out.terminated[row] = 1
-            if target.finals is not None:
-                self._write_final(target.finals, row, observations.get(agent))
-            self._blank(row, target)
-        else:
-            self.layout.write(target.views, row, observations[agent])
-            self._read_state(info, row, out)
-        if is_truncated:
-            out.truncated[row] = 1
-            if target.finals is None:
-                out.is_last[row] = out.active[row] = 1
-            else:
-                _keep_final(target.views, target.finals, row)
-                self._blank(row, target)
-        self._has_ended[i] = bool(is_terminated or is_truncated)
-        self._is_alive[i] = not self._has_ended[i]
-
-    def _write_final(self, finals: list[np.ndarray], row: int, observation: Any) -> None:
-        if observation is not None:
-            self.layout.write(finals, row, observation)
-            return
-        for final in finals:
-            final[row] = 0
-
-    def _enter_or_blank(self, i: int, row: int, enters: bool, state: tuple[Any, Any], target: Target) -> None:
-        self._is_alive[i] = enters
-        if not enters:
-            self._blank(row, target)
-            return
-        observations, infos = state
-        self.layout.write(target.views, row, observations[self.agents[i]])
-        target.out.is_first[row] = 1
-        self._read_state(infos.get(self.agents[i], {}), row, target.out)
-
-    def _blank(self, row: int, target: Target) -> None:
-        for view in target.views:
-            view[row] = 0
-        if self._adds_mask:
-            target.out.observations[ACTION_MASK][row] = 0
-        target.out.active[row] = 0
-
-
-def scripted_action(scripted: Any, script: str, agent: Any, env: Any) -> Any:
-    """What a script does in the place of an agent.
-
-    Raises:
-        MisfitError: it is no action, or the script raised.
-    """
-    space, name = env.action_space(agent), f"scripted_action({script!r}, {agent!r})"
-    try:
-        action = scripted.scripted_action(script, agent)
-    except FAILURES as error:
-        raise MisfitError(name, f"an action of {space}", f"{type(error).__name__}: {error}") from error
-    if not space.contains(action):
-        raise MisfitError(name, f"an action of {space}", repr(action))
-    return action
-
-
-def _same_for_all(agents: tuple[Any, ...], space_of: Any, what: str, remedy: str) -> Any:
-    first = space_of(agents[0])
-    for agent in agents[1:]:
-        if space_of(agent) != first:
-            raise UnsupportedSpaceError(
-                f"agents {agents[0]!r} and {agent!r} have different {what} spaces, {first} and {space_of(agent)}; "
-                "all agents of a run share one layout, whichever policies play them: pad vectors and choices with "
-                f"appo.envs.simulators.padded_agents.PaddedAgents, or anything with supersuit.{remedy}"
-            )
-    return first

@@ -72,7 +72,8 @@ class EnvSpec(NamedTuple):
     scripted_players: tuple[str, ...] = ()
     """See `ScriptedPlayers`."""
     channels_last: tuple[str, ...] = ()
-    """Images whose colours are interleaved in the environment's own memory, [height, width, channels]."""
+    """Images whose colours are interleaved in the environment's own memory, [height, width, channels]: their space says
+    so, or the environment's attribute `images_channels_last = True`. Says how rows lie in memory, not what they are."""
 
 
 class EnvProfile(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +26,15 @@ FAILURES = (Exception, SystemExit)
 LOG_EVERY_S = 1.0
 
 log = logging.getLogger(__name__)
+
+
+def close_quietly(envs: Iterable[Any]) -> None:
+    """Close environments, or batches of them, that are of no use any more; a failure is only logged."""
+    for env in envs:
+        try:
+            env.close()
+        except FAILURES as error:
+            log.debug("an environment of no more use could not be closed: %s", error)
 
 
 def ignore(is_bad_data: bool) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import logging
 import pkgutil
 import sys
 import types
@@ -29,11 +28,9 @@ from typing import Any, NamedTuple
 import appo.envs.families
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
 from appo.envs.factories import call_factory, declared_config, make_arguments
-from appo.envs.faults import FAILURES, FaultPolicy
+from appo.envs.faults import FAILURES, FaultPolicy, close_quietly
 from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
-
-log = logging.getLogger(__name__)
 
 _FAMILIES = "appo.envs.families"
 _GENERAL = "gymnasium"  # the family of every id that has none of its own
@@ -201,7 +198,7 @@ def make_batch_env(
                 break
         return _adapt(built, contexts, faults, build, spec)
     except FAILURES as error:
-        _close_quietly(built)
+        close_quietly(built)
         missing = _missing_package(error)
         if missing is not None:
             raise ConfigError(f"--env={resolved.name} needs {missing}") from error
@@ -216,7 +213,7 @@ def make_batch_env(
 def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
     """What a batch of these environments will exchange: build one, look, close it."""
     batch = make_batch_env(env, family_options, [EnvContext(seed=0)])
-    _close_quietly([batch])
+    close_quietly([batch])
     return batch.spec
 
 
@@ -369,15 +366,6 @@ def _adapt(
     if _is_vector_env(built[0]):
         return VectorEnvAdapter(built[0], contexts, faults, build, spec)
     return SerialVecEnv(built, contexts, faults, build, spec)
-
-
-def _close_quietly(built: list[Any]) -> None:
-    """Close environments that are not used; a failure is only logged."""
-    for env in built:
-        try:
-            env.close()
-        except FAILURES as error:
-            log.debug("an environment that was not used failed to close: %s", error)
 
 
 def _is_unregistered(error: BaseException) -> bool:

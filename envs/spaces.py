@@ -1,7 +1,8 @@
 """Spaces of Gymnasium turned into plain leaves, and values carried over in both directions.
 
 An observation is written straight into the row where it will be read: a layout offers *views*, the caller's arrays
-with their axes in the environment's own order, so that moving channels first costs nothing but the strides of the copy.
+with their axes in the environment's own order, so that moving channels first needs no array in between. The copy itself
+takes up to ten times as long where the two sides have other orders in memory, see `ObservationLayout.channels_last`.
 Actions come as numbers, [E, W], and are converted for all rows at once.
 
 Letters:  E = agent rows,  W = numbers that store one action,  C, H, W of an image = channels, height, width.
@@ -58,11 +59,12 @@ class ObservationLayout:
         if repeated:
             raise UnsupportedSpaceError(f"two observations are both named {sorted(repeated)}; rename a key of {space}")
         first = self.parts[0]
-        self.is_plain = len(self.parts) == 1 and not first.path and first.offset is None
-        """A single array: `views[0][row] = observation` is all that `write` would do, if it fits."""
+        self.is_plain = len(self.parts) == 1 and not first.path and bool(first.native_shape) and first.offset is None
+        """A single array: `views[0][row] = observation` is all that `write` would do, if it fits. A single number is
+        none: it comes as a Python number, a scalar or an array, and `write` knows them apart."""
         self.plain_shape = first.native_shape
-        # The dtype last seen of each part, of single numbers their type: such values are known to be castable.
-        self.known_dtypes: list[Any] = [None] * len(self.parts)
+        self.known_types: list[Any] = [None] * len(self.parts)
+        """The dtype last seen of each part, of single numbers their type: such values are known to be castable."""
         self._plan = [(part.path, part.native_shape, part.offset) for part in self.parts]
 
     def channels_last(self, *, everywhere: bool = False) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class ObservationLayout:
             MisfitError: a key is missing, or a value is not of the declared shape, or cannot be cast to the dtype.
         """
         batch = (len(views[0]),) if isinstance(rows, slice) else ()
-        known = self.known_dtypes
+        known = self.known_types
         for number, (path, shape, offset) in enumerate(self._plan):
             value = observation
             for key in path:
@@ -95,7 +97,26 @@ class ObservationLayout:
                 array = _fitting(value, self.parts[number], batch)
                 is_number = isinstance(value, int | float | np.generic)
                 known[number] = type(value) if is_number else array.dtype
-            views[number][rows] = value if offset is None else value - offset
+            try:
+                views[number][rows] = value if offset is None else value - offset
+            except OverflowError:  # Python's whole numbers have no bounds
+                name, dtype = self.parts[number].leaf.name, views[number].dtype
+                raise MisfitError(name, f"a number that {dtype} can hold", describe(value)) from None
+
+    def write_plain(self, views: list[np.ndarray], row: int, observation: Any) -> None:
+        """`write` where `is_plain`; of an array like those before with as little ado as possible.
+
+        Raises:
+            MisfitError: see `write`.
+        """
+        try:
+            is_known = observation.dtype is self.known_types[0] and observation.shape == self.plain_shape
+        except AttributeError:  # no array
+            is_known = False
+        if is_known:
+            views[0][row] = observation
+        else:
+            self.write(views, row, observation)
 
     def batch_size(self, observation: Any) -> int | None:
         """How many observations these are; None: one, without the axis of a batch. `write` says whether they fit.
@@ -391,6 +412,7 @@ class _ContinuousPart:
         with np.errstate(invalid="ignore"):  # inf - inf, in entries that are not stretched
             self._scale = np.where(is_bounded, (high - low) / 2, 1.0)
             self._centre = np.where(is_bounded, (high + low) / 2, 0.0)
+        self._divisor = np.where(self._scale == 0.0, 1.0, self._scale)  # an entry with a single value is stored as 0
         self._space, self._columns = space, slice(column, column + low.size)
         self.leaves = (ActionLeaf("continuous", low.size, tuple(low.tolist()), tuple(high.tolist())),)
         self._is_in_policy_units = bool(is_bounded.all() and (high == 1.0).all() and (low == -1.0).all())
@@ -409,7 +431,7 @@ class _ContinuousPart:
         given = _checked(actions, (len(out), *self._space.shape))
         if (least := given.min()) != least:
             raise ValueError(f"actions {_shortened(given)} hold NaN")
-        out[:, self._columns] = (given.reshape(len(out), -1) - self._centre) / self._scale
+        out[:, self._columns] = (given.reshape(len(out), -1) - self._centre) / self._divisor
 
 
 class _TuplePart:

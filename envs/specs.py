@@ -87,7 +87,7 @@ def require_spec(spec: EnvSpec, expected: EnvSpec, env_index: int, context: EnvC
     Raises:
         DifferentSpecError: names the environment and both specs.
     """
-    if _comparable(spec) != _comparable(expected):
+    if not exchange_the_same(spec, expected):
         raise DifferentSpecError(
             env_index,
             "make",
@@ -113,9 +113,14 @@ def require_same_actions(space: Any, expected: Any, env_index: int, context: Env
         )
 
 
+def exchange_the_same(spec: EnvSpec, other: EnvSpec) -> bool:
+    """Two environments can be in one batch: they may differ in the first values of their reward's weights, and in how
+    their images lie in memory."""
+    return _comparable(spec) == _comparable(other)
+
+
 def _comparable(spec: EnvSpec) -> EnvSpec:
-    """Without the first values of the reward's weights, in which environments may differ."""
-    return spec._replace(reward_shaping=tuple((name, 0.0) for name, _ in spec.reward_shaping))
+    return spec._replace(reward_shaping=tuple((name, 0.0) for name, _ in spec.reward_shaping), channels_last=())
 
 
 def in_words(spec: EnvSpec) -> str:

@@ -48,6 +48,7 @@ from appo.envs.vector.talk import (
     Fatal,
     Infos,
     Ready,
+    Shared,
     answer,
     prepare_reset_of_all,
 )
@@ -229,14 +230,17 @@ class Child:
         except FAILURES as error:  # a space that cannot be pickled
             self._send(Failed(Failure.of(error, job.first, "make")))
             return
-        self._map(self._channel.take_descriptor())
+        descriptor = self._channel.take_descriptor()
+        shared = self._channel.take()
+        assert isinstance(shared, Shared)
+        self._map(descriptor, shared.spec)
         self._obey_commands()
 
-    def _map(self, descriptor: int) -> None:
-        """Share memory with the parent."""
+    def _map(self, descriptor: int, spec: EnvSpec) -> None:
+        """Share memory with the parent, whose `spec` says how rows lie in it."""
         job, batch = self._job, self._batch
         segment = Segment(descriptor, os.fstat(descriptor).st_size)
-        self._rows = map_rows(segment, batch.spec, job.num_envs, job.num_workers, job.keeps_final)
+        self._rows = map_rows(segment, spec, job.num_envs, job.num_workers, job.keeps_final)
         segment.close()
         agents = batch.spec.agents_per_env
         mine = slice(job.first, job.first + len(job.contexts))

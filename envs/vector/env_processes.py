@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from appo.envs.api import EnvContext, EnvSpec
 from appo.envs.faults import RestartQuota
 from appo.envs.registry import ResolvedEnv
-from appo.envs.specs import difference_in_words
+from appo.envs.specs import difference_in_words, exchange_the_same
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.channel import Garbled
 from appo.envs.vector.env_process import ChildJob
@@ -34,7 +34,7 @@ from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorke
 from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal
 from appo.envs.vector.process_handle import ProcessHandle, ProcessSettings, name_of, spread
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
-from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready
+from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready, Shared
 from appo.utils import processes
 from appo.utils.options import ConfigError
 from appo.utils.segment import Segment
@@ -477,13 +477,16 @@ class EnvProcesses(AskedEnvs):
             # Its name is without the mark: this process maps it and would be taken for a marked one.
             self._segment = Segment.create("env-rows", segment_size(*shape))
             self.rows = map_rows(self._segment, *shape)
-        elif (ready.spec != self.spec or ready.spaces[1] != self.spaces[1]) and worker.attempt == 0:
+        elif worker.attempt == 0 and not (
+            exchange_the_same(ready.spec, self.spec) and ready.spaces[1] == self.spaces[1]
+        ):
             raise ConfigError(
                 f"environments {in_words(worker.envs)} have other spaces than environment 0, but need the same: "
                 + difference_in_words(ready.spec, ready.spaces, self.spec, self.spaces)
             )
         worker.channel.give_descriptor(self._segment.descriptor)
         worker.is_ready = True
+        worker.post(Shared(self.spec))
         self._asked_at[worker.slice] = time.monotonic()  # of what a predecessor left undone
         for content in worker.waiting:
             worker.channel.post(content)

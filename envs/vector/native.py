@@ -203,7 +203,10 @@ class VectorEnvAdapter:
         if "shaping" in self._told:
             self.shape_rewards(0, self._told["shaping"])
         if "params" in self._told:
-            set_env_params(self.env, self._told["params"])
+            try:
+                set_env_params(self.env, self._told["params"])
+            except FAILURES as error:
+                raise self._failure("set_env_params", error) from error
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""

@@ -9,7 +9,6 @@ reset, nothing is lost, because earlier steps stay valid.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.envs.adapters import (
-    ParallelEnvAdapter,
     SingleEnvAdapter,
     Target,
     failure,
@@ -38,13 +36,12 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
+from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
+from appo.envs.parallel_adapter import ParallelEnvAdapter
 from appo.envs.spaces import random_actions
 from appo.envs.specs import require_same_actions, require_spec
 from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError
-
-log = logging.getLogger(__name__)
 
 
 class SerialVecEnv:
@@ -136,16 +133,18 @@ class SerialVecEnv:
         self._ordinary = None
         target = self._target(out)
         self._num_steps += 1
+        is_ordinary = False
         if self._plain:
-            if self._step_plain(actions, target) and self.is_only_writer:
-                self._ordinary = out
+            is_ordinary = self._step_plain(actions, target)
         else:
             self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
+            is_ordinary = False
             agents = self.spec.agents_per_env
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
                 self._check_values(index, index * agents, target)
-            self._ordinary = None
+        if is_ordinary and self.is_only_writer:
+            self._ordinary = out
         return target.infos
 
     def _target(self, out: StepArrays) -> Target:
@@ -227,7 +226,8 @@ class SerialVecEnv:
             The step was ordinary for all: nothing but observations and rewards was written.
         """
         view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
-        shape, dtype = self._plain[0].layout.plain_shape, self._plain[0].plain_dtype
+        layout = self._plain[0].layout
+        shape, dtype = layout.plain_shape, layout.known_types[0]
         steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
         while True:
             try:
@@ -314,17 +314,11 @@ class SerialVecEnv:
     def _rebuild(self, index: int) -> None:
         """Replace one environment by a new one, which is told what the old one was told."""
         old = self._adapters[index]
-        try:
-            old.close()
-        except FAILURES as error:
-            log.debug("an environment that had failed could not be closed: %s", error)
+        close_quietly([old])
         context = self._contexts[index]
         context = self._contexts[index] = context._replace(attempt=context.attempt + 1)
-        assert self._build is not None
         try:
-            adapter = _adapter(self._build(context), index, context)
-            require_spec(adapter.spec, self.spec, index, context)
-            require_same_actions(adapter.spaces[1], self.spaces[1], index, context)
+            adapter = self._built(index, context)
         except EnvError:
             raise
         except FAILURES as error:
@@ -340,7 +334,23 @@ class SerialVecEnv:
         if index in self._scripts:
             self.play_scripts(index, self._scripts[index])
         if index in self._params:
-            set_env_params(adapter.env, self._params[index])
+            try:
+                set_env_params(adapter.env, self._params[index])
+            except FAILURES as error:
+                raise failure(index, "set_env_params", error, context) from error
+
+    def _built(self, index: int, context: EnvContext) -> SingleEnvAdapter | ParallelEnvAdapter:
+        """A new environment, known to fit in; one that does not is closed."""
+        assert self._build is not None
+        env = self._build(context)
+        try:
+            adapter = _adapter(env, index, context)
+            require_spec(adapter.spec, self.spec, index, context)
+            require_same_actions(adapter.spaces[1], self.spaces[1], index, context)
+        except BaseException:
+            close_quietly([env])
+            raise
+        return adapter
 
     def _find_abilities(self) -> None:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)

@@ -19,6 +19,12 @@ class Ready(NamedTuple):
     steps_apart: bool  # each environment can be stepped without the others
 
 
+class Shared(NamedTuple):
+    """Parent: how the rows lie in the memory that it has handed over; comes before all its other messages."""
+
+    spec: EnvSpec  # of the first environment: those of the child may have images in another order
+
+
 class Infos(NamedTuple):
     """Child: what infos say of a step; sent before the step is done."""
 

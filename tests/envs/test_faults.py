@@ -1,6 +1,8 @@
 """Environments that fail during training: rebuilt in place, their rows marked, the others untouched."""
 
+import gc
 import logging
+import weakref
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +30,7 @@ class Counting(gymnasium.Env):
 
     def __init__(self, plan, attempt=0):
         self.plan, self.attempt, self.time, self.resets, self.is_closed = plan, attempt, 0, 0, False
-        self.weights, self.frames = {"kill": 1.0}, 0
+        self.weights, self.frames, self.num_closed = {"kill": 1.0}, 0, 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -57,6 +59,7 @@ class Counting(gymnasium.Env):
 
     def close(self):
         self.is_closed = True
+        self.num_closed += 1
 
 
 class Batch:
@@ -76,6 +79,7 @@ class Batch:
         rules = {"max_rebuilds": 10} | rules
         self.keeper = keeper = FaultPolicy(**rules, count=self.counted.append, repairing=repairing)
         self.plan = plan
+        self.all_envs: list[Counting] = []  # those that failed or were refused among them
         self.envs = [self.build(context) for context in self.contexts]
         self.vec = SerialVecEnv(self.envs, self.contexts, keeper, self.build)
         self.out = step_arrays(self.vec.spec, 3)
@@ -86,7 +90,8 @@ class Batch:
         planned = self.plan.get(("build", context.attempt)) if context.env_id == 11 else None
         if planned is not None:
             raise planned
-        return Counting(self.plan if context.env_id == 11 else {}, context.attempt)
+        self.all_envs.append(Counting(self.plan if context.env_id == 11 else {}, context.attempt))
+        return self.all_envs[-1]
 
     def reset(self):
         self.vec.reset(self.out)
@@ -264,6 +269,92 @@ def test_an_environment_with_other_spaces_cannot_take_the_place(monkeypatch):
     with pytest.raises(DifferentSpecError, match=message) as caught:
         batch.step()
     assert not caught.value.retryable and batch.built == [(11, 1)], "another try would build the same"
+
+
+def other_actions(env):
+    env.action_space = spaces.Discrete(4)
+
+
+def other_observations(env):
+    env.observation_space = spaces.Box(-1, 1, (3,))
+
+
+def fails_its_early_reset(env):
+    env.action_mask_in_info = None
+
+
+@pytest.mark.parametrize(("refuse", "times"), [(other_actions, 1), (other_observations, 1), (fails_its_early_reset, 3)])
+def test_an_environment_that_is_built_and_refused_is_closed_and_so_is_the_one_before_it(monkeypatch, refuse, times):
+    init = Counting.__init__
+
+    def changed(env, plan, attempt=0):
+        init(env, plan, attempt)
+        if attempt:
+            refuse(env)
+
+    monkeypatch.setattr(Counting, "__init__", changed)
+    batch = Batch({(0, 1): CRASH} | {(attempt, 0): CRASH for attempt in range(1, 9)}, max_rebuilds=3).reset()
+    with pytest.raises(EnvError, match=r"failed in (make|reset)"):
+        batch.step()
+    refused = [env for env in batch.all_envs if env.attempt]
+    assert len(refused) == times and [env.num_closed for env in refused] == [1] * times
+    assert [env.num_closed for env in batch.envs] == [0, 1, 0]
+    batch.vec.close()
+    assert [env.num_closed for env in batch.all_envs] == [1] * (3 + times)
+
+
+def test_an_environment_that_failed_is_closed_once_however_often_its_place_is_built_anew():
+    broken = RuntimeError("no engine is left")
+    batch = Batch({(0, 1): CRASH, ("build", 1): broken, ("build", 2): broken}).reset()
+    batch.step()
+    assert batch.row("obs") == [3, 0] and batch.envs[1].num_closed == 1
+    batch.vec.close()
+    assert [env.num_closed for env in batch.all_envs] == [1] * 4
+
+
+def test_an_environment_that_was_replaced_is_freed_at_once(monkeypatch):
+    def observe(env):
+        if env.plan and env.time and not env.attempt:
+            raise RuntimeError("one that nobody keeps")
+        return np.array([env.attempt, env.time], np.float64)
+
+    monkeypatch.setattr(Counting, "_observe", observe)
+    batch = Batch({"breaks": True}).reset()
+    gone = weakref.ref(batch.envs[1])
+    batch.envs.clear()
+    batch.all_envs.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        batch.step()
+        assert batch.row("obs") == [1, 0] and gone() is None
+    finally:
+        gc.enable()
+
+
+def test_parameters_that_cannot_be_set_again_are_told_as_such(monkeypatch):
+    def set_params(env, params):
+        if env.attempt:
+            raise ValueError("no such gravity")
+
+    monkeypatch.setattr(Counting, "get_env_params", lambda env: {"gravity": 1.0}, raising=False)
+    monkeypatch.setattr(Counting, "set_env_params", set_params, raising=False)
+    batch = Batch({(0, 1): CRASH}, max_rebuilds=2).reset()
+    batch.vec.set_env_params(1, {"gravity": 2.0})
+    with pytest.raises(EnvError, match=r"failed in set_env_params 3 times in a row.*no such gravity"):
+        batch.step()
+
+
+def test_a_step_with_bad_data_was_not_ordinary():
+    batch = Batch({(0, 3): NAN}).reset()
+    batch.vec.is_only_writer = True
+    actions = np.zeros((3, 1), np.float32)
+    batch.vec.step(actions, batch.out)
+    assert batch.vec.is_ordinary, "otherwise this test would prove nothing"
+    batch.vec.step(actions, batch.out)
+    with pytest.raises(BadEnvDataError):
+        batch.vec.step(actions, batch.out)
+    assert not batch.vec.is_ordinary
 
 
 BAD = [

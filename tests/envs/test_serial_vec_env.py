@@ -1,7 +1,10 @@
 """The serial backend: what a caller sees of episodes, seeds, infos, masks, failures; every array of scripted steps."""
 
+import gc
 import time
+import weakref
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,7 +16,7 @@ from appo.envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvCont
 from appo.envs.families.classic import ClassicOptions
 from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
-from appo.envs.specs import in_words
+from appo.envs.specs import in_words, require_spec
 from appo.envs.synthetic_options import SyntheticOptions
 from appo.envs.vector.serial import SerialVecEnv
 from appo.utils.options import ConfigError
@@ -24,7 +27,7 @@ CONTINUES, TERMINATES, IS_TRUNCATED, BOTH = (False, False), (True, False), (Fals
 class Scripted(gymnasium.Env):
     """Ends its steps as the script says, again and again; observes [episode, step], rewards 10 * episode + step."""
 
-    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(3)
     action_mask_in_info: bool | None = False
 
@@ -422,6 +425,18 @@ def test_what_makes_two_specs_differ_is_told():
         spec._replace(reports_true_reward=True),
     ]
     assert len({in_words(one) for one in [spec, *others]}) == 1 + len(others)
+    for other in others:
+        with pytest.raises(DifferentSpecError, match="all environments of a run must have the same spaces"):
+            require_spec(other, spec, 0, EnvContext())
+
+
+def test_specs_that_exchange_the_same_do_not_differ():
+    leaf = ObservationLeaf("obs", (3, 8, 8), "uint8", "image")
+    spec = EnvSpec((leaf,), (ActionLeaf("discrete", 2),), 1, reward_shaping=(("kill", 1.0),))
+    require_spec(spec._replace(channels_last=("obs",)), spec, 0, EnvContext())
+    require_spec(spec._replace(reward_shaping=(("kill", 2.0),)), spec, 0, EnvContext())
+    with pytest.raises(DifferentSpecError):
+        require_spec(spec._replace(reward_shaping=(("hit", 1.0),)), spec, 0, EnvContext())
 
 
 @pytest.mark.parametrize(
@@ -474,3 +489,36 @@ def test_an_episode_is_cut_after_its_next_step_unless_it_ends_there():
         batch.step(np.zeros((3, 1)), out)
         assert not out.truncated.any()
     assert out.observations["obs"][:, 0].tolist() == [2.0, 3.0, 1.0]
+
+
+class Number(Scripted):
+    """Observes the step as a number, each time of another type."""
+
+    observation_space = spaces.Discrete(100)
+
+    def _observation(self):
+        kinds: list[Any] = [int, np.int64, np.array, np.int32]
+        return kinds[self.time % len(kinds)](self.time)
+
+
+def test_observations_that_are_single_numbers_may_come_in_any_type():
+    steps = after_steps(batch_of(Number(CONTINUES), Number(CONTINUES, CONTINUES, TERMINATES)), 6)
+    assert history(steps, "obs") == [[0], [1], [2], [3], [4], [5], [6]]
+    assert history(steps, "obs", row=1) == [[0], [1], [2], [0], [1], [2], [0]]
+    assert history(steps[1:], "terminated", row=1) == [0, 0, 1, 0, 0, 1]
+
+
+def test_environments_are_freed_with_their_batch():
+    """And not when Python next looks for cycles: a simulator may hold much."""
+    envs = [Scripted(CONTINUES, TERMINATES, IS_TRUNCATED) for _ in range(2)]
+    gone = [weakref.ref(env) for env in envs]
+    gc.collect()
+    gc.disable()
+    try:
+        batch = batch_of(*envs)
+        after_steps(batch, 6)
+        batch.close()
+        del envs, batch
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()

@@ -179,6 +179,18 @@ def test_finite_bounds_are_stretched_to_and_infinite_ones_pass():
     assert [row.tolist() for row in layout.rows(actions)] == [[-2, -5, 0, -5], [2, 5, 5, 5], [6, 0.5, 0.5, 0.5]]
 
 
+def test_an_entry_with_a_single_value_has_it_whatever_the_policy_says_and_survives_the_way_there_and_back():
+    space = spaces.Box(np.array([0.0, -1.0, 3.0], np.float32), np.array([0.0, 1.0, 3.0], np.float32))
+    layout, out = ActionLayout(space), np.full((2, 3), np.nan, np.float32)
+    given = np.array([[0.0, 0.5, 3.0], [0.0, -1.0, 3.0]], np.float32)
+    layout.store(given, out)
+    assert np.isfinite(out).all() and layout.batched(out).tolist() == given.tolist()
+    layout.store([[7.0, 0.5, 7.0], [-7.0, 7.0, -7.0]], out)
+    assert layout.batched(out).tolist() == [[0.0, 0.5, 3.0], [0.0, 1.0, 3.0]]
+    (chosen,) = layout.rows(np.array([[-9.0, 0.25, 9.0]], np.float32))
+    assert chosen.tolist() == [0.0, 0.25, 3.0]
+
+
 def test_actions_of_a_space_in_policy_units_are_clipped_copies():
     layout, actions = ActionLayout(spaces.Box(-1.0, 1.0, (2,))), np.array([[-7.0, 0.25], [1.5, -1.0]], np.float32)
     (first, second) = layout.rows(actions)
@@ -261,3 +273,44 @@ def test_single_numbers_of_any_type_are_stored_and_others_refused_whatever_came_
         with pytest.raises(MisfitError, match="'kind'"):
             layout.write(views, 1, {"kind": wrong, "level": 0.0})
     assert arrays["kind"][1, 0] == 3
+
+
+@pytest.mark.parametrize("before", [[], [3]])
+@pytest.mark.parametrize("number", [2**70, 2**40, -(2**40)])
+def test_a_whole_number_that_cannot_be_stored_is_refused_whatever_came_before(before, number):
+    layout = ObservationLayout(spaces.Dict({"kind": spaces.Discrete(5)}))
+    views = layout.views({"kind": np.zeros((1, 1), np.int32)})
+    for earlier in before:
+        layout.write(views, 0, {"kind": earlier})
+    with pytest.raises(MisfitError, match=f"'kind' should be .* but is .*{number if abs(number) < 2**63 else ''}"):
+        layout.write(views, 0, {"kind": number})
+    layout.write(views, 0, {"kind": 4})
+    assert views[0][0] == 4
+
+
+@pytest.mark.parametrize(
+    ("space", "is_plain"),
+    [
+        (spaces.Box(0, 1, (2,)), True),
+        (box((5, 6, 3)), True),
+        (spaces.MultiDiscrete([2, 3]), True),
+        (spaces.MultiDiscrete([2, 3], start=[1, 1]), False),
+        (spaces.Discrete(3), False),
+        (spaces.Box(0, 1, ()), False),
+        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), False),
+    ],
+)
+def test_an_observation_is_plain_where_it_is_an_array_that_is_stored_as_it_comes(space, is_plain):
+    assert ObservationLayout(space).is_plain == is_plain
+
+
+def test_plain_observations_are_looked_at_again_whenever_their_type_is_another_one():
+    layout = ObservationLayout(spaces.Box(-9, 9, (2,), np.float64))
+    array = np.zeros((1, 2), np.float32)
+    for value in (np.ones(2), np.full(2, 2.0), [3, 3], np.full(2, 4, np.float32), (5.0, 5.0), np.full(2, 6.0)):
+        layout.write_plain(layout.views({"obs": array}), 0, value)
+        assert array.tolist() == [[float(value[0])] * 2]
+        for wrong in (np.ones(1), np.ones((1, 2)), np.ones(2, np.complex64), 1.0, None, "ab"):
+            with pytest.raises(MisfitError, match="'obs'"):
+                layout.write_plain(layout.views({"obs": array}), 0, wrong)
+        assert array.tolist() == [[float(value[0])] * 2]

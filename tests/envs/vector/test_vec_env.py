@@ -17,7 +17,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from appo.envs.api import EnvContext
 from appo.envs.faults import Restarts
@@ -924,57 +923,3 @@ def test_an_environment_that_is_forgotten_ends_its_processes():
     del env
     gc.collect()
     assert descendants() == []
-
-
-class Painted(gymnasium.Env):
-    """Shows an image in which every number is another one; ends after three steps."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, context, channels_first=False, interleaved=False):
-        self.env_id, self.channels_first, self.images_channels_last = context.env_id, channels_first, interleaved
-        shape = (3, 4, 5) if channels_first else (4, 5, 3)
-        self.observation_space = spaces.Dict({"image": spaces.Box(0, 255, shape, np.uint8), "n": spaces.Discrete(9)})
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return self._observation(), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self._observation(), 0.0, self.steps == 3, False, {}
-
-    def _observation(self):
-        image = painted(self.env_id, self.steps)
-        if self.channels_first:
-            image = image.transpose(2, 0, 1)
-            image = image if self.images_channels_last else np.ascontiguousarray(image)
-        return {"image": image, "n": self.steps}
-
-
-def painted(env_id, steps):
-    """[height, width, channels]."""
-    return (np.arange(60, dtype=np.uint8) + 60 * env_id + 20 * steps).reshape(4, 5, 3)
-
-
-@pytest.mark.parametrize("way", ["serial", "mixed"])
-@pytest.mark.parametrize(("channels_first", "interleaved"), [(False, False), (True, True), (True, False)])
-def test_images_keep_the_order_that_they_have_in_memory(make, way, channels_first, interleaved):
-    """Writing them in another order takes ten times as long; what callers see is the same."""
-    env = make(
-        functools.partial(Painted, channels_first=channels_first, interleaved=interleaved),
-        num_envs=2,
-        **WAYS[way] | ({"num_workers": 2} if way == "mixed" else {}),
-    )
-    batches = [env.reset(), *(env.step(np.zeros(2, int)) for _ in range(3))]
-    for steps, batch in enumerate(batches):
-        images = batch.obs["image"]
-        assert images.shape == (2, 3, 4, 5) and batch.obs["n"].tolist() == [[steps % 3]] * 2
-        for env_id in range(2):
-            assert np.array_equal(images[env_id], painted(env_id, steps % 3).transpose(2, 0, 1))
-        is_interleaved = np.moveaxis(images, 1, -1).flags.c_contiguous
-        assert is_interleaved == (interleaved or not channels_first)
-    final = batches[-1].final_obs["image"]
-    assert np.array_equal(final[1], painted(1, 3).transpose(2, 0, 1))
-    env.send(np.zeros(1, int), [1])
-    assert np.array_equal(env.recv(1).obs["image"][0], painted(1, 1).transpose(2, 0, 1))

@@ -163,6 +163,27 @@ def test_a_native_environment_is_asked_once_and_told_again_after_it_was_built_an
         assert len(built) >= 2 and built[-1].params == {"level": 2}
 
 
+def test_parameters_of_a_native_environment_that_cannot_be_set_again_are_told_as_such():
+    class SetOnce(CountsCalls):
+        def set_env_params(self, params):
+            if len(built) > 1:
+                raise ValueError("no such level")
+            super().set_env_params(params)
+
+    built: list[Any] = []
+
+    def make(vector_size):
+        built.append(SetOnce([lambda: gymnasium.make("CartPole-v1")] * vector_size))
+        return built[-1]
+
+    with make_vec_env(make, 2, backend="native", restarts=Restarts("restart", 1)) as env:
+        env.reset()
+        env.set_env_params({"level": 2})
+        built[-1].envs[1].step = functools.partial(int, "no number")
+        with pytest.raises(EnvWorkerError, match=r"failed in set_env_params.*no such level"):
+            env.step([0, 0])
+
+
 @pytest.mark.parametrize("on", ["raise", "restart"])
 def test_each_environment_of_a_process_has_the_time_of_one(on):
     """Six together take longer than the limit of one."""
