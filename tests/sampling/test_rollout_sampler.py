@@ -19,7 +19,7 @@ from appo.envs.faults import Restarts
 from appo.envs.vector.errors import EnvWorkerDied, EnvWorkerError
 from appo.envs.vector.make import make_vec_env
 from appo.utils.options import ConfigError
-from tests.envs.vector.test_vec_env import Painted, painted
+from tests.envs.vector.test_image_order import LENGTH, Painted, painted
 from tests.envs.vector.vec_env_cases import Echo
 
 WAYS = {"serial": 0, "processes": 4, "mixed": 2}
@@ -299,11 +299,12 @@ def test_images_keep_the_order_that_they_have_in_memory(build, workers):
         shown.append(observations["image"])
         return np.zeros(len(observations["n"]), np.int64)
 
-    sampler = build(Painted, 2, workers, policy=policy)
+    shape = "colours last"
+    sampler = build(functools.partial(Painted, shape=shape, interleaved=False), 2, workers, policy=policy)
     episodes = [*sampler.obtain_exact_episodes(2), *sampler.obtain_samples(300)]
     kept = [sampler._store.latest["image"], sampler._store._steps["obs/image"]]
     for images in (*kept, *shown, *(episode.observations["image"] for episode in episodes)):
         assert np.moveaxis(images, -3, -1).flags.c_contiguous
     for episode in episodes:
-        expected = [painted(episode.env_id, step).transpose(2, 0, 1) for step in range(4)]
+        expected = [painted(shape, episode.env_id, step).transpose(2, 0, 1) for step in range(LENGTH + 1)]
         assert np.array_equal(episode.observations["image"], expected), "the last one of the episode included"
