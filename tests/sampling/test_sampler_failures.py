@@ -149,9 +149,9 @@ def test_recipes_of_nothing_are_refused():
         (SamplerRecipe(Echo, 2, 0, step_timeout=1.0), "needs processes, of which num_workers=0 has none"),
         (SamplerRecipe(Echo, 0, 2), "num_envs=0: a whole number of at least 1"),
         (SamplerRecipe(Echo, None, 2), "num_envs=None: a whole number"),
-        (SamplerRecipe([], None, 2), "0 factories for None environments"),
         (SamplerRecipe(Echo, 4, 9), "9 processes for 4 environments; nearest: 4"),
         (SamplerRecipe([Echo, Echo], None, 3), "3 processes for 2 environments; nearest: 2"),
+        (SamplerRecipe([], None, 2), "the list of factories is empty"),
     ):
         with pytest.raises(ConfigError, match=reason):
             recipe.build()
