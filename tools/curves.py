@@ -6,6 +6,8 @@ with fewer frames than the ones before it supersedes all that lie at its frames 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -14,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from appo.algorithms.train_config import groups_for
 from appo.tools import seeds
 from appo.tools.arguments import Refused, nearest
 from appo.tools.experiments import ENV, METRICS_FILE, PLACE, SEED, Found, differing, text_of
 from appo.utils.files import read_json_lines
+from appo.utils.options import options_of
 
 RETURN, LOWEST, HIGHEST = "0_aux/avg_reward", "0_aux/avg_reward_min", "0_aux/avg_reward_max"
 FRAMES_PER_SECOND = "0_aux/_fps"
@@ -161,9 +165,19 @@ def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Me
 
 
 def configuration(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that decide how a policy learns: without seed, name and place; the budget only if it does."""
+    """The options that decide how a policy learns: without seed, name and place; the budget only if it does.
+
+    An option that has come since the experiment was made has its default there.
+    """
     left_out = _OF_NO_CONSEQUENCE if options.get("lr_schedule") in _FOLLOWS_BUDGET else _OF_NO_CONSEQUENCE + _BUDGET
-    return {name: value for name, value in options.items() if name not in left_out}
+    return {name: value for name, value in (_defaults() | options).items() if name not in left_out}
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Of the options that every environment has."""
+    declared = [field for room in groups_for("", "").values() for field, _ in options_of(room)]
+    return {field.name: field.default for field in declared if field.default is not dataclasses.MISSING}
 
 
 def _groups_of_env(env: str, members: Sequence[_Member], smooth: float) -> list[Group]:

@@ -51,6 +51,7 @@ _EXPLAINED = "line: interquartile mean; dashed: mean; band: 95 % interval"
 def draw(curves: Curves, title: str) -> Any:
     """A matplotlib figure of two panels with a common axis of frames."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
@@ -65,6 +66,7 @@ def draw(curves: Curves, title: str) -> Any:
     upper.set_ylabel("return per episode: mean, worst to best")
     lower.set_ylabel("frames per second")
     lower.set_xlabel(_X_LABELS["frames"])
+    lower.xaxis.set_major_formatter(EngFormatter(sep=""))
     lower.set_ylim(bottom=0.0)
     for panel in (upper, lower):
         panel.grid(alpha=0.3)
@@ -81,6 +83,7 @@ def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter
 
     envs = list(dict.fromkeys(group.env for group in groups))
     if len(envs) > MOST_PANELS:
@@ -96,6 +99,8 @@ def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
     for number, (env, panel) in enumerate(panels.items()):
         panel.set_title(env)
         panel.set_xlabel(_X_LABELS[x])
+        if x == "frames":
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.grid(alpha=0.3)
         if number % columns == 0:
             panel.set_ylabel(_METRIC_LABELS.get(metric, metric))

@@ -52,6 +52,22 @@ def test_seeds_are_grouped_without_being_told_and_labels_are_what_differs(fiftee
     assert all(len(group.x) == POINTS and group.x[-1] == 1000.0 for group in groups)
 
 
+def test_an_option_that_has_come_since_has_its_default_in_older_experiments(tmp_path):
+    write_experiment(tmp_path, "older", line(1), seed=1)
+    write_experiment(tmp_path, "newer", line(2), seed=2, eval_video_every_sec=0.0)
+    write_experiment(tmp_path, "other", line(3), seed=3, eval_video_every_sec=60.0)
+    groups = groups_of(tmp_path)
+    assert [group.num_runs for group in groups] == [2, 1]
+    assert [group.label for group in groups] == ["eval_video_every_sec=0", "eval_video_every_sec=60"]
+
+
+def test_frames_are_told_in_thousands(fifteen):
+    figure = draw_groups(groups_of(fifteen), "0_aux/avg_reward", "frames")
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert "800" in labels and "1k" in labels
+
+
 def test_numbers_of_fifteen_runs_are_those_computed_by_hand(fifteen, tmp_path):
     target = tmp_path / "table.csv"
     assert main([str(fifteen), str(target)]) == 0
