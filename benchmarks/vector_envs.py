@@ -79,12 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--num_envs and --turns are at least 1, --seconds above 0, --policy_ms not negative")
     limit_native_threads()  # once, so that all ways are measured alike
     try:
-        # Whatever experiment lies here is none of ours.
-        words, _ = translated([f"--env={args.env}", *family_words, "--restart_behavior=restart"])
-        config = resolve_options(words).config
-        env, options = env_of(config.env), config.family
+        env, options = environment_of(args.env, family_words)
         single = measure_single(env, options)
-        rows = [*single, *measure_ways(_chosen(ways(env, options, args), args.ways), args.seconds, args.turns)]
+        rows = [*single, *measure_ways(chosen_ways(ways(env, options, args), args.ways), args.seconds, args.turns)]
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -104,6 +101,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("some of ours could not be measured, see their notes", file=sys.stderr)
         return EXIT_FAILED
     return 0
+
+
+def environment_of(name: str, family_words: Sequence[str]) -> tuple[ResolvedEnv, Any]:
+    """An environment by name, and the options of its family out of words of a command line.
+
+    Raises:
+        ConfigError: there is no such environment or option.
+    """
+    # Whatever experiment lies here is none of ours.
+    words, _ = translated([f"--env={name}", *family_words, "--restart_behavior=restart"])
+    config = resolve_options(words).config
+    return env_of(config.env), config.family
 
 
 def measure_single(env: ResolvedEnv, options: Any) -> list[Row]:
@@ -176,7 +185,7 @@ def ways(env: ResolvedEnv, options: Any, args: argparse.Namespace) -> Iterator[W
         yield Way("EnvPool", 0, number, functools.partial(_envpool, env.name, number, pause))  # it knows few
 
 
-def _chosen(found: Iterator[Way], names: str) -> list[Way]:
+def chosen_ways(found: Iterator[Way], names: str) -> list[Way]:
     """The ways of these names.
 
     Raises:
