@@ -143,7 +143,8 @@ def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
 
     spec = gymnasium.registry.get(env.name)
     if spec is None or spec.vector_entry_point is None:
-        known = sorted(name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None)
+        known = [name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None]
+        known.sort(key=lambda name: ("/" in name, name))  # Gymnasium's own first, whatever else was imported
         raise ConfigError(
             f"{option}=native: {env.name} has no vectorised form that Gymnasium knows by that name, as "
             f"{', '.join(known[:4])} have; nearest: {option}=serial"
