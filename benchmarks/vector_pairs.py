@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit_native_threads()
     try:
         found = chosen_ways(ways(*environment_of(args.env, family_words), args), args.ways)
-        of_all = [way for way in found if way.envs == args.num_envs]
+        names = [name.strip() for name in args.ways.split(",")]
+        of_all = sorted((way for way in found if way.envs == args.num_envs), key=lambda way: names.index(way.name))
         if len(of_all) < 2:
             raise ConfigError(f"ways={args.ways} are fewer than two of {args.num_envs} environments")
         ratios = compare(of_all, args.seconds, args.turns)

@@ -226,9 +226,12 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
     def is_stopped() -> bool:
         return stop.received is not None
 
-    if not sampling.check_env:
+    def spec_alone() -> Checked | None:
         spec = launcher.run_once(probe, (env, config.family), limit, is_stopped)
         return None if spec is None else Checked(spec, [])
+
+    if not sampling.check_env:
+        return spec_alone()
     place = launcher.context.RawArray("c", 64)  # outlives the process, whatever becomes of it
     arguments = (env, config.family, sampling.on_bad_env_data == "drop", place)
     try:
@@ -243,8 +246,7 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
         if sampling.env_backend != "subproc":
             raise RunFailed(f"{told}; with --env_backend=subproc only such an environment is started anew") from None
         log.warning("%s; environments in processes of their own are started anew", told)
-        spec = launcher.run_once(probe, (env, config.family), limit, is_stopped)
-        return None if spec is None else Checked(spec, [])
+        return spec_alone()
     return checked
 
 

@@ -46,10 +46,10 @@ def test_intervals_hold_the_median_as_often_as_they_say(number):
 
 
 def test_environments_are_compared_with_those_of_gymnasium(capsys):
-    words = ["--env=CartPole-v1", "--ways=serial,SyncVectorEnv", "--seconds=0.01", "--turns=6", "--num_envs=2"]
+    words = ["--env=CartPole-v1", "--ways=SyncVectorEnv,serial", "--seconds=0.01", "--turns=6", "--num_envs=2"]
     assert main(words) == 0
     told = capsys.readouterr().out
-    begins = "CartPole-v1, 2 environments: time of serial by that of SyncVectorEnv: "
+    begins = "CartPole-v1, 2 environments: time of SyncVectorEnv by that of serial: "
     found = re.fullmatch(re.escape(begins) + r"(\S+) \((\S+) .. (\S+)\) in 6 turns\n", told)
     assert found, told
     assert float(found[2]) <= float(found[1]) <= float(found[3]) and 0.1 < float(found[1]) < 10.0

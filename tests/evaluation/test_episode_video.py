@@ -2,7 +2,6 @@
 
 import itertools
 
-import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from appo.envs.api import EnvContext
 from appo.envs.registry import probe
 from appo.envs.registry import resolve as resolve_env
 from appo.utils.options import ConfigError
+from tests.evaluation.test_screen import Numbered
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -111,24 +111,16 @@ def test_the_newest_files_of_each_policy_stay_whatever_their_steps(cartpole, tmp
     assert len(images) > 5 and any((images[0] != image).any() for image in images[1:])
 
 
-class Grey(gymnasium.Env):
+class Grey(Numbered):
     """Episodes of five steps; draws the number of the step as a shade of grey, always into the same array."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
     def __init__(self, render_mode=None):
-        self.render_mode, self.image = render_mode, np.zeros((8, 8, 3), np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
+        super().__init__(render_mode)
+        self.image = np.zeros((8, 8, 3), np.uint8)
 
     def step(self, action):
-        self.steps += 1
-        return np.zeros(1, np.float32), 0.0, self.steps == 5, False, {}
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, self.steps == 5, truncated, info
 
     def render(self):
         self.image[:] = 40 * self.steps
