@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from appo.algorithms.learning.adam import Adam
-from appo.algorithms.learning.advantages import masked_mean
 from appo.algorithms.learning.auxiliary_loss import load
 from appo.algorithms.learning.batch import Batch
 from appo.algorithms.learning.config import LearningConfig, changed, changing_options
+from appo.algorithms.learning.gradients import Gradients
 from appo.algorithms.learning.metrics import (
     ContinuousColumns,
     adam_metrics,
@@ -38,6 +38,7 @@ from appo.algorithms.learning.metrics import (
     to_floats,
 )
 from appo.algorithms.learning.minibatches import (
+    Chosen,
     Minibatch,
     check_batch,
     num_minibatches,
@@ -46,7 +47,7 @@ from appo.algorithms.learning.minibatches import (
     whole_batch,
     with_estimates,
 )
-from appo.algorithms.learning.objective import AuxiliaryTerm, Objective, collected_returns, estimate_ahead, evaluate
+from appo.algorithms.learning.objective import AuxiliaryTerm, Objective, collected_returns, estimate_ahead
 from appo.algorithms.learning.protocols import Model
 from appo.algorithms.learning.schedules import LearningRate
 from appo.algorithms.specs import ActionSpec
@@ -97,6 +98,7 @@ class Learner:
         on_step: Callable[[int], None] | None = None,
         between_minibatches: Callable[[], None] | None = None,
         on_part: Callable[[str], None] | None = None,
+        is_recorded: bool = False,
     ) -> None:
         """Prepare to train.
 
@@ -114,6 +116,7 @@ class Learner:
             on_part: called with "prepare" when an iteration is prepared, and for each minibatch with "loss", "backward"
                 and "optimize" when these are done, for those who measure time. On a GPU most of the work is only handed
                 over by then; "backward" waits for it.
+            is_recorded: play gradients from recordings, see `recording`.
         """
         self.config = config
         self._model = model
@@ -125,6 +128,7 @@ class Learner:
         self._auxiliary_options = _auxiliary_options(config.auxiliary_loss, auxiliary_options)
         self._auxiliary = _bind_auxiliary(config.auxiliary_loss, self._auxiliary_options)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._gradients = Gradients(model, self._weights, self._device, is_recorded=is_recorded)
         self._schedule = LearningRate(config)
         self._optimizer = Adam(self._weights)
         self._apply_config()
@@ -231,11 +235,13 @@ class Learner:
         self._on_part("prepare")
         total = count * self.config.ppo_epochs
         steps: list[_Step] = []
+        self._gradients.begin(data, count)
         for _ in range(self.config.ppo_epochs):
             kls = []
-            for minibatch in split(data, count, self._generator if self.config.shuffle_minibatches else None):
+            order = self._generator if self.config.shuffle_minibatches else None
+            for chosen in split(len(data.columns), count, order, self._device):
                 is_last = len(steps) == total - 1
-                steps.append(self._sgd_step(minibatch, with_metrics=is_last and with_metrics))
+                steps.append(self._sgd_step(chosen, with_metrics=is_last and with_metrics))
                 kls += [steps[-1].kl] if steps[-1].was_taken else []
                 if not is_last:
                     self._announce(was_taken=steps[-1].was_taken)
@@ -304,16 +310,16 @@ class Learner:
         estimates = estimate_ahead(self._model, whole, self.config)
         return whole, with_estimates(whole, estimates, batch.recurrent_state), count
 
-    def _sgd_step(self, minibatch: Minibatch, *, with_metrics: bool) -> _Step:
-        with_kl = with_metrics or self._schedule.needs_kl
-        objective = evaluate(self._model, minibatch, self.config, self._auxiliary, with_kl=with_kl)
-        self._on_part("loss")
-        objective.loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        kl = norm.new_tensor(math.nan) if objective.kl is None else masked_mean(objective.kl, objective.weights)
+    def _sgd_step(self, chosen: Chosen, *, with_metrics: bool) -> _Step:
+        gradient = self._gradients.compute(
+            chosen,
+            self.config,
+            self._auxiliary,
+            with_kl=with_metrics or self._schedule.needs_kl,
+            on_part=self._on_part,
+        )
         # The only wait for the device in a step: whether to take it is decided here.
-        loss_value, norm_value, kl_value = torch.stack((objective.loss.detach(), norm, kl)).tolist()
+        loss_value, norm_value, kl_value = gradient.numbers.tolist()
         self._on_part("backward")
         is_sound = math.isfinite(loss_value) and math.isfinite(norm_value)
         # Without a gradient there was no valid row, and momentum alone would move the weights.
@@ -322,16 +328,19 @@ class Learner:
             self.bad_steps_in_a_row += 1
         elif was_taken:
             self.bad_steps_in_a_row = 0
-            self._apply_gradients(norm, norm_value)
+            self._apply_gradients(gradient.norm, norm_value)
             self._on_part("optimize")
             self._policy_version += 1
             self._schedule.after_minibatch(kl_value)
         self._optimizer.forget_gradients()
+        minibatch, objective = gradient.minibatch, gradient.objective
+        kept = (minibatch.columns, minibatch.valid, objective.log_ratio, objective.estimates.value_targets)
+        columns, valid, log_ratio, value_targets = self._gradients.kept(kept)
         return _Step(
-            columns=minibatch.columns,
-            valid=minibatch.valid,
-            log_ratio=objective.log_ratio,
-            value_targets=objective.estimates.value_targets,
+            columns=columns,
+            valid=valid,
+            log_ratio=log_ratio,
+            value_targets=value_targets,
             grad_norm=norm_value,
             kl=kl_value,
             is_sound=is_sound,

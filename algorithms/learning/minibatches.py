@@ -46,6 +46,18 @@ class Minibatch(NamedTuple):
     valid: Tensor  # [R, M] bool, it acted and is young enough to enter the losses
     estimates: Estimates | None = None
 
+    def copy(self) -> Minibatch:
+        """The same in memory of its own."""
+        observations = {name: leaf.clone() for name, leaf in self.unrolled_observations.items()}
+        estimates = None if self.estimates is None else Estimates(*(each.clone() for each in self.estimates))
+        others = {name: getattr(self, name).clone() for name in ("state", "columns", *_ROWS)}
+        return self._replace(unrolled_observations=observations, estimates=estimates, **others)
+
+    def tensors(self) -> list[Tensor]:
+        """Every array, in one order for all minibatches of the same make."""
+        others = (getattr(self, name) for name in ("state", "columns", *_ROWS))
+        return [*self.unrolled_observations.values(), *others, *(self.estimates or ())]
+
     @property
     def observations(self) -> dict[str, Tensor]:
         """Name -> [R, M, ...]."""
@@ -162,26 +174,31 @@ def num_minibatches(data: Minibatch, chunks: int, batch_size: int) -> int:
     return columns * rows // batch_size
 
 
-def split(data: Minibatch, count: int, generator: torch.Generator | None) -> Iterator[Minibatch]:
-    """Cut the columns into `count` minibatches, in random order when a generator is given.
+Chosen = Tensor | slice | None
+"""The columns of a minibatch: their numbers [M], or those that follow each other; None: all of them."""
 
-    A single minibatch is the data itself: the order of columns does not change a mean.
+
+def split(
+    columns: int, count: int, generator: torch.Generator | None, device: torch.device | str = "cpu"
+) -> Iterator[Chosen]:
+    """Cut so many columns into `count` minibatches, in random order, on this device, when a generator is given.
+
+    A single minibatch has them all: their order does not change a mean.
     """
     if count == 1:
-        yield data
+        yield None
         return
-    columns = data.actions.shape[1]
     width = columns // count
     if generator is None:
-        for start in range(0, columns, width):
-            yield _columns(data, slice(start, start + width))
+        yield from (slice(start, start + width) for start in range(0, columns, width))
         return
-    order = torch.randperm(columns, generator=generator).to(data.actions.device)
-    for chosen in torch.split(order, width):
-        yield _columns(data, chosen)
+    yield from torch.split(torch.randperm(columns, generator=generator).to(device), width)
 
 
-def _columns(data: Minibatch, chosen: slice | Tensor) -> Minibatch:
+def minibatch_of(data: Minibatch, chosen: Chosen) -> Minibatch:
+    """Some columns of the data, on its device."""
+    if chosen is None:
+        return data
     if isinstance(chosen, Tensor):
         rows = data.map(lambda rows: _select(rows, chosen))
     else:

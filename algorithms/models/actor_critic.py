@@ -39,6 +39,8 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
     if torch.device(device).type == "cuda":
         set_gpu_float32(config.precision)
     model = ActorCritic(config, spec).to(device)
+    if config.cuda_graphs and torch.device(device).type == "cuda":
+        model.allow_recordings()
     model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, model.largest_matrix))
     return model
 
@@ -61,6 +63,8 @@ class ActorCritic(nn.Module):
         trunks, actions = build_trunks(config, spec), action_spec(spec)
         self.reads_images = any(leaf.kind == "image" for leaf in spec.observations)
         self._dtype = torch.float32
+        self.is_recorded = False
+        """What a GPU does for it is played from recordings."""
         self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
         self.distribution = ActionDistribution(actions)
         self.preprocessor = Preprocessor(encoded_leaves(observed(spec, config.critic_sees_time)), config)
@@ -78,6 +82,13 @@ class ActorCritic(nn.Module):
         for trunk in self.trunks:
             if isinstance(trunk.core, RecurrentCore):
                 trunk.core.compute_with(dtype)
+
+    def allow_recordings(self) -> None:
+        """Let nothing that the device is told to do depend on numbers, and whoever uses the network record it."""
+        self.is_recorded = True
+        for trunk in self.trunks:
+            if isinstance(trunk.core, RecurrentCore):
+                trunk.core.loops_over_steps = True
 
     @property
     def trunks(self) -> Sequence[Trunk]:

@@ -100,6 +100,11 @@ class ModelConfig:
         "AVX512_BF16; auto: bf16 there for images and, on a CPU, for layers of 512 by 256 and more, else fp32",
         choices=("auto", "fp32", "bf16"),
     )
+    cuda_graphs: bool = option(
+        True,
+        "On a GPU, record what a step of acting or learning does once, and hand it over as a whole: several times as "
+        "fast for small networks. False for encoders and losses of your own whose Python code counts its calls",
+    )
     obs_subtract_mean: float = option(
         0.0, "Subtracted from every pixel of an image before the division by obs_scale", minimum=-1e8, maximum=1e8
     )

@@ -157,6 +157,8 @@ class RecurrentCore(nn.Module):
         self._state_sizes = [layer.state_size for layer in layers]
         self.output_size = config.hidden_size
         self.state_size = sum(self._state_sizes)
+        self.loops_over_steps: bool | None = None
+        """Whether `unroll` does the same whatever the trajectories hold; None: as is fastest on the device."""
 
     def compute_with(self, dtype: torch.dtype) -> None:
         """Multiply matrices in this dtype."""
@@ -192,8 +194,9 @@ class RecurrentCore(nn.Module):
             [T, N, output_size].
         """
         keep = (is_first == 0).to(state.dtype).unsqueeze(-1)
+        loops = choices_for(x.device).loops_over_steps if self.loops_over_steps is None else self.loops_over_steps
         # Cut once for all layers: it waits for the device.
-        parts = None if choices_for(x.device).loops_over_steps else cut(keep)
+        parts = None if loops else cut(keep)
         for layer, layer_state in zip(self.layers, self._split(state), strict=True):
             if parts is None:
                 x = layer.unroll(x, layer_state, keep)

@@ -6,6 +6,7 @@ distribution,  H = size of the recurrent state (0 without one).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,11 @@ from appo.algorithms.models.cpu_inference.acting import ActingStep
 from appo.algorithms.models.device_choices import choices_for
 from appo.algorithms.models.layers import input_weights
 from appo.algorithms.models.parameters import flatten
+from appo.algorithms.models.recorded_acting import RecordedActing
+from appo.algorithms.recording import CannotBeRecordedError
 from appo.algorithms.specs import ELAPSED_STEPS
 
+log = logging.getLogger(__name__)
 _WORTH_CONVERTING = 16_384  # numbers in a weight
 
 
@@ -42,6 +46,9 @@ class PolicyInference:
         seed: Of the sampled actions.
     """
 
+    _recorded: RecordedActing | None
+    _num_rows: int
+
     def __init__(self, model: ActorCritic, num_rows: int, device: torch.device | str, seed: int) -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
@@ -54,7 +61,7 @@ class PolicyInference:
         if self._converted:
             self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._state = torch.zeros(num_rows, model.state_size, device=self.device)
+        self._resize(torch.zeros(0, model.state_size, device=self.device), num_rows)
         self._needs_elapsed_steps = ELAPSED_STEPS in model.preprocessor.leaves
 
     @torch.inference_mode()
@@ -72,18 +79,15 @@ class PolicyInference:
         """
         if self._needs_elapsed_steps and ELAPSED_STEPS.name not in observations:
             observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
-        rows, observations, is_first = self._on_device(rows, observations, is_first)
-        before = self._states_before(rows, is_first)
-        parameters, values, after = self._acting.act(observations, before)
-        if self.model.state_size:
-            self._state.index_copy_(0, rows, after)
-        distribution = self.model.distribution
-        if deterministic:
-            actions = distribution.mode(parameters)
-            log_prob = distribution.log_prob(parameters, actions)
-        else:
-            actions, log_prob = distribution.sample_with_log_prob(parameters, self._generator)
-        return self._on_cpu(InferenceResult(actions, log_prob, parameters, values, before))
+        if self._recorded is not None and not deterministic:
+            try:
+                return self._unpacked(self._recorded.act(rows, observations, is_first))
+            except CannotBeRecordedError as error:
+                log.warning("decisions are handed to the GPU step by step, which is slower: %s", error)
+                self._recorded = None
+        result = self._decide(*self._on_device(rows, observations, is_first), deterministic=deterministic)
+        # One transfer instead of five: each waits for the device.
+        return result if self._is_on_cpu else self._unpacked(_packed(result).cpu())
 
     @torch.inference_mode()
     def choose(
@@ -115,7 +119,7 @@ class PolicyInference:
         """
         if self.device.type != "cuda":
             return None
-        return torch.empty((len(self._state), *shape), dtype=dtype, pin_memory=True)
+        return torch.empty((self._num_rows, *shape), dtype=dtype, pin_memory=True)
 
     def set_states(self, rows: Tensor, states: Tensor) -> None:
         """Give some rows [N] the recurrent states [N, H]."""
@@ -123,9 +127,7 @@ class PolicyInference:
 
     def resize(self, num_rows: int) -> None:
         """Act for another number of rows; those that there were keep their states."""
-        kept = self._state[:num_rows]
-        self._state = self._state.new_zeros(num_rows, self._state.shape[1])
-        self._state[: len(kept)] = kept
+        self._resize(self._state[: min(num_rows, self._num_rows)], num_rows)
 
     @property
     def random_state(self) -> Tensor:
@@ -135,6 +137,34 @@ class PolicyInference:
     @random_state.setter
     def random_state(self, state: Tensor) -> None:
         self._generator.set_state(state)
+
+    def _resize(self, kept: Tensor, num_rows: int) -> None:
+        self._num_rows = num_rows
+        # The last row is nobody's: recorded batches are filled up with it.
+        self._state = kept.new_zeros(num_rows + 1, self.model.state_size)
+        self._state[: len(kept)] = kept
+        self._recorded = None
+        if self.model.is_recorded:
+            self._recorded = RecordedActing(self._decide_packed, num_rows, self.device, self._generator)
+
+    def _decide(
+        self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, *, deterministic: bool
+    ) -> InferenceResult:
+        """`act`, with everything on the device."""
+        before = self._states_before(rows, is_first)
+        parameters, values, after = self._acting.act(observations, before)
+        if self.model.state_size:
+            self._state.index_copy_(0, rows, after)
+        distribution = self.model.distribution
+        if deterministic:
+            actions = distribution.mode(parameters)
+            log_prob = distribution.log_prob(parameters, actions)
+        else:
+            actions, log_prob = distribution.sample_with_log_prob(parameters, self._generator)
+        return InferenceResult(actions, log_prob, parameters, values, before)
+
+    def _decide_packed(self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor) -> Tensor:
+        return _packed(self._decide(rows, observations, is_first, deterministic=False))
 
     @torch.no_grad()
     def _prepare(self) -> None:
@@ -156,14 +186,17 @@ class PolicyInference:
             return self._state.new_empty(len(rows), 0)
         return self._state.index_select(0, rows) * (is_first == 0).unsqueeze(1)
 
-    def _on_cpu(self, result: InferenceResult) -> InferenceResult:
-        if self._is_on_cpu:
-            return result
-        # One transfer instead of five: each waits for the device.
-        widths = [field.shape[1] if field.dim() == 2 else 1 for field in result]
-        packed = torch.cat([field.reshape(len(field), -1) for field in result], 1).cpu()
+    def _unpacked(self, packed: Tensor) -> InferenceResult:
+        """Undo `_packed`."""
+        spec = self.model.distribution.spec
+        widths = [spec.width, 1, spec.num_parameters, 1, self.model.state_size]
         actions, log_prob, parameters, values, before = packed.split(widths, 1)
         return InferenceResult(actions, log_prob.squeeze(1), parameters, values.squeeze(1), before)
+
+
+def _packed(result: InferenceResult) -> Tensor:
+    """All numbers of a result side by side, [N, W + P + H + 2]."""
+    return torch.cat([field.reshape(len(field), -1) for field in result], 1)
 
 
 def prepare_acting(model: ActorCritic, device: torch.device) -> tuple[ActorCritic | ActingStep, Collection[nn.Module]]:

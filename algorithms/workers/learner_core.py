@@ -94,6 +94,7 @@ class LearnerCore:
             on_step=self._after_sgd_step,
             between_minibatches=self._after_minibatch,
             on_part=lambda part: counters.part(_PARTS[part]),
+            is_recorded=self._model.is_recorded,
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
         self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)
@@ -261,11 +262,11 @@ class LearnerCore:
         Raises:
             TrainingDiverged: they were rolled back already, to no avail.
         """
+        # One product instead of a look at every number; that one only where its squares overflow.
+        squares = torch.dot(self._flat, self._flat)
         if self._published is not self._flat:
             self._published.copy_(self._flat)
-        # One product instead of a look at every number; that one only where its squares overflow.
-        is_sound = math.isfinite(float(torch.dot(self._published, self._published)))
-        if not is_sound and not bool(torch.isfinite(self._published).all()):
+        if not math.isfinite(float(squares)) and not bool(torch.isfinite(self._flat).all()):
             self._roll_back("a weight is not finite")
             return
         self._weights.publish(self._published.numpy(), self.policy_version)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from appo.algorithms.models.device_choices import OF_TORCH
+from appo.algorithms.models.precision import set_gpu_float32
 from tests.end_to_end.conftest import start
 from tests.models.processors import use_on_cpu
 
@@ -31,6 +32,8 @@ def on_device(device: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Abst
         with monkeypatch.context() as patch:
             if device == "cpu":
                 use_on_cpu(patch, OF_TORCH)
+            else:
+                set_gpu_float32("fp32")  # networks that are built on the CPU have not asked for it
             yield
 
     return within

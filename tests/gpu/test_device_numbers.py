@@ -1,6 +1,7 @@
 """The same numbers on a device as on the CPU: decisions, losses, gradients, weights after training, checkpoints."""
 
 import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.models.test_actor_critic import (
     spec_of,
     trained_model,
 )
-from tests.workers.core_cases import Case, Turns, run_state
+from tests.workers.core_cases import ROLLOUT, Case, Turns, run_state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("one_thread")]
 GRU: dict[str, Any] = {"rnn_type": "gru"}
@@ -121,6 +122,62 @@ def test_learners_take_the_steps_that_they_take_on_the_cpu(on_device, device, tm
     for weight, weight_on_cpu in weights:
         difference = (weight.detach().cpu() - weight_on_cpu.detach()).abs()
         assert difference.max() <= 2.0 * step and difference.mean() <= 0.1 * step
+
+
+@pytest.mark.parametrize("case", LEARNED)
+def test_recordings_change_no_step(on_device, device, tmp_path, case):
+    """With several minibatches and epochs, over several iterations: as handed over step by step."""
+    columns = LEARNED[case]().columns
+    options: dict[str, Any] = {"batch_size": ROLLOUT, "num_batches_per_iteration": columns, "ppo_epochs": 2}
+    options |= {"with_vtrace": False, "num_minibatches_to_accumulate": -1}
+    with on_device():
+        recorded = Turns(LEARNED[case](), tmp_path / "recorded", device=device, **options)
+        plain_case = LEARNED[case]()
+        plain_case.model = dataclasses.replace(plain_case.model, cuda_graphs=False)
+        plain = Turns(plain_case, tmp_path / "plain", with_splits=False, device=device, **options)
+        try:
+            assert (
+                recorded.learners[0]._model.is_recorded == (device != "cpu")
+                and not plain.learners[0]._model.is_recorded
+            )
+            for _ in range(3):
+                recorded.next_batch(0)
+                for name, array in recorded.stagings[0].arrays.items():
+                    plain.stagings[0].arrays[name][:] = array
+                found, expected = (each.learners[0].train(each.stagings[0]) for each in (recorded, plain))
+                assert found.train_step == expected.train_step > 4
+                for name, value in expected.metrics.items():
+                    assert found.metrics[name] == pytest.approx(value, rel=0.01, abs=1e-3), name
+        finally:
+            recorded.close()
+    weights = zip(recorded.learners[0]._model.parameters(), plain.learners[0]._model.parameters(), strict=True)
+    step = recorded.case.learning().learning_rate * found.train_step
+    for mine, other in weights:
+        difference = (mine.detach() - other.detach()).abs()
+        assert difference.max() <= 2.0 * step and difference.mean() <= 0.02 * step
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_sampled_decisions_of_recordings_are_those_of_the_network(on_device, device, core):
+    spec = spec_of(OBSERVATIONS["conv_small"], ACTIONS["mixed"], masked=True)
+    model = trained_model(small_config(encoder="conv_small", **CORES[core]), spec)
+    model.is_recorded = device != "cpu"
+    observations, is_first = random_observations(spec, STEPS, 20), torch.zeros(STEPS, 20, dtype=torch.uint8)
+    with on_device():
+        policy = PolicyInference(copy.deepcopy(model), 20, device, seed=1)
+        drawn = []
+        for t, count in enumerate([20, 3, 9, 20, 3]):
+            rows = torch.arange(20 - count, 20)
+            result = policy.act(rows, {name: leaf[t, rows] for name, leaf in observations.items()}, is_first[t, rows])
+            unrolled = model.to("cpu").unroll(
+                {name: leaf[t : t + 1, rows] for name, leaf in observations.items()},
+                result.state_before,
+                torch.zeros(1, count),
+            )
+            assert_equal(result.parameters, unrolled.parameters[0])
+            assert_equal(result.log_prob, model.distribution.log_prob(unrolled.parameters[0], result.actions))
+            drawn.append(result.actions)
+    assert not torch.equal(drawn[0], drawn[3])
 
 
 @pytest.mark.parametrize("case", LEARNED)

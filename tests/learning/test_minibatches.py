@@ -8,6 +8,7 @@ from appo.algorithms.learning.minibatches import (
     Estimates,
     _select,
     check_batch,
+    minibatch_of,
     num_minibatches,
     split,
     whole_batch,
@@ -22,6 +23,10 @@ def numbered(steps=6, trajectories=4, chunks=1):
     rewards = 10.0 * torch.arange(steps)[:, None] + torch.arange(trajectories)
     states = 10.0 * torch.arange(0, steps, steps // chunks)[:, None] + torch.arange(trajectories)
     return batch._replace(rewards=rewards, recurrent_state=states.unsqueeze(-1))
+
+
+def pieces(data, count, generator):
+    return [minibatch_of(data, chosen) for chosen in split(len(data.columns), count, generator)]
 
 
 def test_rewards_are_scaled_and_then_clipped():
@@ -44,16 +49,16 @@ def test_rows_older_than_the_limit_are_masked_but_keep_their_ratio():
 def test_minibatches_hold_every_column_once_in_an_order_of_their_own():
     data = whole_batch(numbered(trajectories=8), config_for(6, 8), 0)
     generator = torch.Generator().manual_seed(0)
-    seen = torch.cat([piece.rewards[0] for piece in split(data, 4, generator)]).tolist()
+    seen = torch.cat([piece.rewards[0] for piece in pieces(data, 4, generator)]).tolist()
     assert sorted(seen) == list(range(8))
     assert seen != list(range(8))
-    in_order = torch.cat([piece.rewards[0] for piece in split(data, 4, None)]).tolist()
+    in_order = torch.cat([piece.rewards[0] for piece in pieces(data, 4, None)]).tolist()
     assert in_order == list(range(8))
 
 
 def test_all_arrays_of_a_minibatch_are_of_the_same_columns():
     data = whole_batch(numbered(trajectories=8), config_for(6, 8), 0)
-    for piece in split(data, 4, torch.Generator().manual_seed(0)):
+    for piece in pieces(data, 4, torch.Generator().manual_seed(0)):
         columns = piece.rewards[0].long()
         assert_close(piece.state, data.state[columns])
         assert_close(piece.observations["obs"], data.observations["obs"][:, columns])
@@ -63,7 +68,7 @@ def test_all_arrays_of_a_minibatch_are_of_the_same_columns():
 
 def test_a_single_minibatch_is_the_data_itself():
     data = whole_batch(numbered(), config_for(6, 4), 0)
-    assert next(split(data, 1, torch.Generator())) is data
+    assert pieces(data, 1, torch.Generator())[0] is data
 
 
 def test_chunks_start_from_their_stored_state():
