@@ -59,7 +59,7 @@ class SerialWorkerPool:
 
     def __init__(self, plan: RunPlan, shared: SharedResources) -> None:
         """Builds everything; the first `poll` restores and resets."""
-        torch.set_num_threads(place_torch_worker(plan.workers.learner_threads, 1, 0).threads)
+        torch.set_num_threads(place_torch_worker(plan.workers.learner_threads, 1, 0, plan.device).threads)
         self._arrays = shared.arrays
         self._reports: list[Report] = []
         self._is_sampling = True

@@ -106,10 +106,16 @@ class WorkersConfig:
         maximum=86_400.0,
     )
     policy_worker_threads: int = option(
-        0, "Threads that torch uses in each policy worker. 0: chosen from the number of cores", minimum=0, maximum=1024
+        0,
+        "Threads that torch uses in each policy worker. 0: chosen from the number of cores; 1 beside a GPU",
+        minimum=0,
+        maximum=1024,
     )
     learner_threads: int = option(
-        0, "Threads that torch uses in each learner. 0: chosen from the number of cores", minimum=0, maximum=1024
+        0,
+        "Threads that torch uses in each learner. 0: chosen from the number of cores; 1 beside a GPU",
+        minimum=0,
+        maximum=1024,
     )
 
     @property

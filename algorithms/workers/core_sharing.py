@@ -45,10 +45,8 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
     workers, policies = plan.workers, plan.sampling.num_policies
     niceness, on_cpu = workers.default_niceness, plan.device == "cpu"
     servers = roster.of_kind(POLICY_WORKER)
-    # Beside a GPU they only copy, and threads that wait for each other take the cores of actors.
-    fair = 0 if on_cpu else 1
-    learner_place = place_torch_worker(workers.learner_threads or fair, policies, niceness)
-    server_place = place_torch_worker(workers.policy_worker_threads or fair, len(servers), niceness)
+    learner_place = place_torch_worker(workers.learner_threads, policies, niceness, plan.device)
+    server_place = place_torch_worker(workers.policy_worker_threads, len(servers), niceness, plan.device)
     server_places = [server_place] * len(servers)
     is_pinned = workers.set_workers_cpu_affinity and plan.env.family.has_engine
     if servers and is_pinned and plan.sampler_only and on_cpu:

@@ -37,9 +37,10 @@ def test_an_actor_that_is_not_pinned_runs_anywhere(cores):
 )
 def test_torch_workers_share_half_of_the_cores_and_take_at_most_eight(cores, num_cores, sharing, threads):
     cores(*range(num_cores))
-    assert place_torch_worker(0, sharing, 1) == Placement((), threads, 1)
+    assert place_torch_worker(0, sharing, 1, "cpu") == Placement((), threads, 1)
+    assert place_torch_worker(0, sharing, 1, "cuda:0") == Placement((), 1, 1)
 
 
 def test_a_number_of_threads_that_was_asked_for_is_taken(cores):
     cores(0, 1)
-    assert place_torch_worker(5, 3, 0).threads == 5
+    assert place_torch_worker(5, 3, 0, "cpu").threads == place_torch_worker(5, 3, 0, "cuda:0").threads == 5
