@@ -5,7 +5,8 @@
 All are made once and take turns of `--seconds`, in random order. Told is the median over the turns of the time of the
 first way by that of each other, with the interval that holds it in 95 of 100 cases, by the order of the ratios alone.
 A machine whose speed changes from one second to the next changes that of neighbouring turns alike, so that ratios tell
-far smaller differences than two columns of `benchmarks.vector_envs` do.
+far smaller differences than two columns of `benchmarks.vector_envs` do. Ways without processes step the same objects:
+of two sets of equal environments one is faster than the other by a percent or two, for where it lies in memory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from appo.envs.api import EnvContext, EnvFamily
+from appo.envs.registry import ResolvedEnv
 from appo.utils.options import ConfigError
 from appo.utils.processes import limit_native_threads
 from benchmarks.measuring import parser_of
@@ -46,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--turns is at least {LEAST_TURNS}, --num_envs at least 1, --seconds above 0")
     limit_native_threads()
     try:
-        found = chosen_ways(ways(*environment_of(args.env, family_words), args), args.ways)
-        names = [name.strip() for name in args.ways.split(",")]
-        of_all = sorted((way for way in found if way.envs == args.num_envs), key=lambda way: names.index(way.name))
-        if len(of_all) < 2:
-            raise ConfigError(f"ways={args.ways} are fewer than two of {args.num_envs} environments")
-        ratios = compare(of_all, args.seconds, args.turns)
+        env, options = environment_of(args.env, family_words)
+        with Shared(env.family) as shared:
+            found = _of_all(env, options, args)
+            if all(way.processes == 0 for way in found):
+                found = _of_all(env._replace(family=shared.family), options, args)
+            ratios = compare(found, args.seconds, args.turns)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -61,6 +64,40 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{ratio.median:.3f} ({ratio.low:.3f} .. {ratio.high:.3f}) in {args.turns} turns"
         )
     return 0
+
+
+def _of_all(env: ResolvedEnv, options: Any, args: argparse.Namespace) -> list[Way]:
+    """The chosen ways in their order, each of all environments."""
+    names = [name.strip() for name in args.ways.split(",")]
+    found = [way for way in chosen_ways(ways(env, options, args), args.ways) if way.envs == args.num_envs]
+    if len(found) < 2:
+        raise ConfigError(f"ways={args.ways} are fewer than two of {args.num_envs} environments")
+    return sorted(found, key=lambda way: names.index(way.name))
+
+
+class Shared:
+    """Environments that several ways have, one for each number; they stay open until this is closed."""
+
+    def __init__(self, family: EnvFamily) -> None:
+        """None is built yet; `family` builds them."""
+        self._make = family.make
+        self._built: dict[int, Any] = {}
+        self._closes: list[Callable[[], None]] = []
+        self.family = family._replace(make=self._get)
+
+    def _get(self, name: str, options: Any, context: EnvContext) -> Any:
+        if context.env_id not in self._built:
+            built = self._built[context.env_id] = self._make(name, options, context)
+            self._closes.append(built.close)
+            built.close = lambda: None
+        return self._built[context.env_id]
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for close in self._closes:
+            close()
 
 
 def compare(found: Sequence[Way], seconds: float, turns: int) -> list[Ratio]:

@@ -419,7 +419,8 @@ class _ContinuousPart:
 
     def batched(self, actions: np.ndarray) -> np.ndarray:
         if self._is_in_policy_units:
-            clipped = np.clip(actions[:, self._columns], -1.0, 1.0)
+            clipped = np.maximum(actions[:, self._columns], -1.0)  # both together take a third of `np.clip`
+            clipped = np.minimum(clipped, 1.0, out=clipped)
             return clipped.astype(self._space.dtype, copy=False).reshape(-1, *self._space.shape)
         numbers = np.clip(actions[:, self._columns], self._clip_low, self._clip_high) * self._scale + self._centre
         numbers = numbers.astype(self._space.dtype).reshape(-1, *self._space.shape)
@@ -429,9 +430,11 @@ class _ContinuousPart:
 
     def store(self, actions: Any, out: np.ndarray) -> None:
         given = _checked(actions, (len(out), *self._space.shape))
-        if (least := given.min()) != least:
+        rows = given.reshape(len(out), -1)
+        # A sum of squares is no number only if one of them is none.
+        if given.dtype.kind == "f" and (squares := np.vdot(given, given)) != squares:
             raise ValueError(f"actions {_shortened(given)} hold NaN")
-        out[:, self._columns] = (given.reshape(len(out), -1) - self._centre) / self._divisor
+        out[:, self._columns] = rows if self._is_in_policy_units else (rows - self._centre) / self._divisor
 
 
 class _TuplePart:

@@ -40,6 +40,7 @@ class LocalEnvs(AskedEnvs):
         if isinstance(batch, SerialVecEnv):
             batch.is_only_writer = True
         self.rows = map_rows(None, self.spec, self.num_envs, 1, keeps_final=True)
+        self._step_clock = self.rows.clocks[0, STEP]
         self._seeds: dict[int, int | None] = {}
         self._options: dict[int, dict[str, Any] | None] = {}
         self._is_closed = False
@@ -186,7 +187,7 @@ class LocalEnvs(AskedEnvs):
             self._give_up(error)
         self.is_ordinary = self._is_serial and self._batch.is_ordinary
         number = self.num_envs if envs is None else len(envs)
-        add_time(rows.clocks[0, STEP], number, time.perf_counter_ns() - began)
+        add_time(self._step_clock, number, time.perf_counter_ns() - began)
         if infos:
             self._infos |= reported(infos)
         self._note_failures()

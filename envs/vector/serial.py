@@ -36,6 +36,7 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
+from appo.envs.contract import READ
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
 from appo.envs.parallel_adapter import ParallelEnvAdapter
 from appo.envs.spaces import random_actions
@@ -227,7 +228,8 @@ class SerialVecEnv:
         """
         view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
         layout = self._plain[0].layout
-        shape, dtype = layout.plain_shape, layout.known_types[0]
+        # What is looked up once is not looked up for each of many environments.
+        shape, dtype, says_nothing, array = layout.plain_shape, layout.known_types[0], READ.isdisjoint, np.ndarray
         steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
         while True:
             try:
@@ -240,9 +242,9 @@ class SerialVecEnv:
                     if (
                         terminated
                         or truncated
-                        or info
+                        or (info and not (type(info) is dict and says_nothing(info)))
                         or adapter.is_to_be_cut
-                        or type(observation) is not np.ndarray
+                        or type(observation) is not array
                         or observation.dtype is not dtype
                         or observation.shape != shape
                     ):

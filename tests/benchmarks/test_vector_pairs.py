@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from benchmarks.vector_envs import Way
-from benchmarks.vector_pairs import compare, interval, main
+from appo.envs.api import EnvContext
+from benchmarks.vector_envs import Way, environment_of
+from benchmarks.vector_pairs import Shared, compare, interval, main
 
 
 def way_of(name, seconds_a_step):
@@ -53,6 +54,19 @@ def test_environments_are_compared_with_those_of_gymnasium(capsys):
     found = re.fullmatch(re.escape(begins) + r"(\S+) \((\S+) .. (\S+)\) in 6 turns\n", told)
     assert found, told
     assert float(found[2]) <= float(found[1]) <= float(found[3]) and 0.1 < float(found[1]) < 10.0
+
+
+def test_ways_share_environments_until_the_end():
+    env, options = environment_of("CartPole-v1", [])
+    with Shared(env.family) as shared:
+        contexts = [EnvContext(env_id=number, seed=0, env_name=env.name) for number in (0, 1, 0)]
+        first, second, again = (shared.family.make(env.name, options, context) for context in contexts)
+        assert first is again and first is not second
+        closed = []
+        first.unwrapped.close = lambda: closed.append(first)
+        first.close()
+        assert not closed
+    assert closed == [first]
 
 
 def test_a_way_alone_is_refused(capsys):
