@@ -4,32 +4,43 @@ A step of a network is tens to hundreds of kernels. To hand over one takes a pro
 in less, and so the GPU waits for the core. Played from a recording, all of them cost one call.
 
 What is recorded reads and writes the same memory each time: its inputs are copied into place before, its results are
-overwritten by the next play. It must not depend on numbers on the GPU in Python, which would be asked for once only.
+overwritten by the next play. Python code in it runs while it is recorded and never again. While that happens, no other
+thread of the process may wait for the GPU: none of the program's own does.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 from __future__ import annotations
 
+import functools
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
 Result = TypeVar("Result")
 _WARM_UPS = 3  # in which libraries choose their kernels and take their memory
+_TORCH = Path(torch.__file__).parent
 
 
 class CannotBeRecordedError(RuntimeError):
-    """The work waits for the GPU. The message says where."""
+    """The work can be done, but not recorded: it waits for the GPU, or memory is short. The message says where."""
+
+
+class RecordingFailedError(RuntimeError):
+    """The process cannot use its GPU any more, since something in the work broke the recording."""
+
+    retryable = False
 
 
 class Recording(Generic[Result]):
     """One piece of work, ready to be played again and again on one GPU."""
 
     result: Result
-    """What the work returned; its tensors hold what the newest play computed."""
+    """What the work returned; tensors that it made hold what the newest play computed."""
 
     def __init__(
         self,
@@ -42,21 +53,31 @@ class Recording(Generic[Result]):
         """Do the work a few times, and record it; the results are those of the first `play`.
 
         Args:
-            work: returns tensors that it has made, in any structure.
+            work: returns tensors, in any structure.
             device: the GPU.
-            generators: those of the device that the work draws random numbers from.
+            generators: those of the device that the work draws random numbers from; they go on by some draws.
             pool: of another recording, whose results nobody reads any more when this one is played; None: a new one.
 
         Raises:
-            CannotBeRecordedError: the work waits for numbers of the GPU.
+            CannotBeRecordedError: see there; nothing is changed but by the work itself.
+            RecordingFailedError: see there.
         """
-        _warm_up(work, device)
-        self._graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            self._graph.register_generator_state(generator)
-        # Other threads of the process may go on allocating memory.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self.result = work()
+        with torch.cuda.device(device):
+            stream = _side_stream(device)
+            _warm_up(work, stream)
+            self._graph = torch.cuda.CUDAGraph()
+            for generator in generators:
+                self._graph.register_generator_state(generator)
+            try:
+                # Other threads of the process may go on allocating memory.
+                with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    self.result = work()
+            except torch.OutOfMemoryError as error:
+                raise CannotBeRecordedError(_told(error)) from error
+            except RuntimeError as error:
+                raise RecordingFailedError(
+                    f"a step cannot be recorded as a CUDA graph ({_told(error)}); start again with --cuda_graphs=False"
+                ) from error
 
     @property
     def pool(self) -> Any:
@@ -69,25 +90,42 @@ class Recording(Generic[Result]):
         return self.result
 
 
-def _warm_up(work: Callable[[], object], device: torch.device) -> None:
-    """On a stream of its own, as recordings demand; the last time, waiting for the GPU is an error."""
-    here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    aside.wait_stream(here)
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Where work is recorded, as recordings demand; one for all, since libraries keep memory for each stream."""
+    return torch.cuda.Stream(device)
+
+
+def _warm_up(work: Callable[[], object], stream: torch.cuda.Stream) -> None:
+    """Do the work until nothing is done for the first time; the last time, waiting for the GPU is an error."""
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
     before = torch.cuda.get_sync_debug_mode()
-    with torch.cuda.stream(aside):
+    with torch.cuda.stream(stream):
         for _ in range(_WARM_UPS):
             work()
         try:
             _forbid_waiting("error")
             work()
         except RuntimeError as error:
-            raise CannotBeRecordedError(str(error).splitlines()[0]) from error
+            if "synchronizing" not in str(error):
+                raise
+            raise CannotBeRecordedError(_told(error)) from error
         finally:
             _forbid_waiting(before)
-            here.wait_stream(aside)
+            here.wait_stream(stream)
 
 
 def _forbid_waiting(mode: int | str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it misses some ways to wait; what it finds is enough
+        warnings.simplefilter("ignore")  # it misses some ways to wait; these break the recording
         torch.cuda.set_sync_debug_mode(mode)
+
+
+def _told(error: RuntimeError) -> str:
+    """The error's first line, and the last place outside of torch that it came through."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if _TORCH not in Path(frame.filename).parents
+    ]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+    return place + (str(error).splitlines() or [type(error).__name__])[0]

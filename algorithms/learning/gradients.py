@@ -50,57 +50,65 @@ class Gradients:
         self._model, self._weights, self._device = model, weights, device
         self._is_recorded = is_recorded
         self._recorded: _Recorded | None = None
+        # What a recording reads: all columns of an iteration, and the numbers of those of a minibatch.
         self._data: Minibatch | None = None
-        self._width = 0  # columns of a minibatch
-        self._chosen: Tensor | None = None  # [M] the columns that a recording reads; None: all
+        self._chosen: Tensor | None = None  # [M]; None: all
 
-    def begin(self, data: Minibatch, count: int) -> None:
-        """Take all columns of an iteration, which will be cut into `count` minibatches."""
+    def begin(self, data: Minibatch, count: int) -> Minibatch:
+        """Prepare for all columns of an iteration, which will be cut into `count` minibatches.
+
+        Returns:
+            What `compute` is to be given: the data, or where recordings read it.
+        """
         if not self._is_recorded:
-            self._data = data
-            return
-        there, given = self._data.tensors() if self._data else [], data.tensors()
+            return data
         width = len(data.columns) // count
-        if list(map(_make, there)) != list(map(_make, given)) or self._width != width:
-            self._recorded, self._width = None, width
+        chosen = None if count == 1 else data.columns[:width]
+        if self._data is None or _make(self._data, self._chosen) != _make(data, chosen):
+            self._recorded, self._data = None, None  # their memory first
             self._data = data.copy()
-            self._chosen = None if count == 1 else data.columns[:width].clone()
+            self._chosen = None if chosen is None else chosen.clone()
         else:
-            torch._foreach_copy_(there, given)
+            torch._foreach_copy_(self._data.tensors(), data.tensors())
+        return self._data
 
     def compute(
         self,
+        data: Minibatch,
         chosen: Chosen,
         config: LearningConfig,
         auxiliary: AuxiliaryTerm | None,
         *,
         with_kl: bool,
-        on_part: Callable[[str], None],
+        on_part: OnPart,
     ) -> Gradient:
         """Put the gradient of some columns into the weights, which have none.
 
         Args:
-            chosen: the columns.
+            data: all columns, as `begin` gave them.
+            chosen: which of them.
             config: coefficients and clips.
             auxiliary: a further term of the loss.
-            with_kl: compute the KL divergence even where the loss does not need it.
+            with_kl: compute the KL divergence even where the loss does not need it; a recording always does.
             on_part: called with "loss" when that is done, before the backward pass.
 
         Returns:
-            What the next call may overwrite.
+            What the next call may overwrite, see `kept`.
+
+        Raises:
+            RecordingFailedError: see there.
         """
-        data = self._data
-        assert data is not None, "an iteration begins with `begin`"
         if self._is_recorded:
             try:
                 return self._play(data, chosen, config, auxiliary, on_part)
             except CannotBeRecordedError as error:
-                log.warning("gradients are handed to the GPU step by step, which is slower: %s", error)
-                self._is_recorded = False
+                log.warning("%s: gradients are handed to the GPU step by step, as by --cuda_graphs=False", error)
+                self._is_recorded, self._recorded, self._data = False, None, None
+                self._forget()
         return self._compute(minibatch_of(data, chosen), config, auxiliary, with_kl=with_kl, on_part=on_part)
 
     def kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What a gradient came with, to be read after the next one."""
+        """What of a gradient is to be read after the next one: copies where that will be overwritten."""
         return [tensor.clone() for tensor in tensors] if self._is_recorded else tensors
 
     def _play(
@@ -109,12 +117,15 @@ class Gradients:
         chosen: Chosen,
         config: LearningConfig,
         auxiliary: AuxiliaryTerm | None,
-        on_part: Callable[[str], None],
+        on_part: OnPart,
     ) -> Gradient:
+        if isinstance(chosen, slice):
+            chosen = torch.arange(chosen.start, chosen.stop, device=self._device)
         if self._chosen is not None and chosen is not None:
-            self._chosen.copy_(torch.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen)
+            self._chosen.copy_(chosen)
+        # Also an option that the loss does not have, as the learning rate, makes a new one: that takes a moment.
         if self._recorded is None or (self._recorded.config, self._recorded.auxiliary) != (config, auxiliary):
-            self._recorded = None  # its memory first
+            self._recorded = None
             work = partial(self._anew, data, config, auxiliary)
             self._recorded = _Recorded(config, auxiliary, Recording(work, self._device))
         gradient, of_weights = self._recorded.gradient.play()
@@ -126,12 +137,15 @@ class Gradients:
     def _anew(
         self, data: Minibatch, config: LearningConfig, auxiliary: AuxiliaryTerm | None
     ) -> tuple[Gradient, list[Tensor | None]]:
-        """What is recorded."""
-        for weight in self._weights:
-            weight.grad = None
+        """A gradient in memory of its own, which each play of the recording writes again."""
+        self._forget()
         minibatch = minibatch_of(data, self._chosen)
         gradient = self._compute(minibatch, config, auxiliary, with_kl=True, on_part=lambda part: None)
         return gradient, [weight.grad for weight in self._weights]
+
+    def _forget(self) -> None:
+        for weight in self._weights:
+            weight.grad = None
 
     def _compute(
         self,
@@ -140,7 +154,7 @@ class Gradients:
         auxiliary: AuxiliaryTerm | None,
         *,
         with_kl: bool,
-        on_part: Callable[[str], None],
+        on_part: OnPart,
     ) -> Gradient:
         objective = evaluate(self._model, minibatch, config, auxiliary, with_kl=with_kl)
         on_part("loss")
@@ -150,5 +164,7 @@ class Gradients:
         return Gradient(minibatch, objective, norm, torch.stack((objective.loss.detach(), norm, kl)))
 
 
-def _make(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
+def _make(data: Minibatch, chosen: Tensor | None) -> list[tuple[torch.Size, torch.dtype]]:
+    """What a recording cannot do without."""
+    tensors = data.tensors() if chosen is None else [*data.tensors(), chosen]
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]

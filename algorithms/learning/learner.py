@@ -77,7 +77,7 @@ class _Step(NamedTuple):
     log_ratio: Tensor  # [R, M]
     value_targets: Tensor  # [R, M]
     grad_norm: float
-    kl: float  # NaN where nobody asked for it
+    kl: float  # may be NaN where nobody asked for it
     is_sound: bool  # loss and gradient are finite
     was_taken: bool
     metrics: dict[str, Tensor]  # of the last minibatch of an iteration that is described, else empty
@@ -235,13 +235,13 @@ class Learner:
         self._on_part("prepare")
         total = count * self.config.ppo_epochs
         steps: list[_Step] = []
-        self._gradients.begin(data, count)
+        data = self._gradients.begin(data, count)
         for _ in range(self.config.ppo_epochs):
             kls = []
             order = self._generator if self.config.shuffle_minibatches else None
             for chosen in split(len(data.columns), count, order, self._device):
                 is_last = len(steps) == total - 1
-                steps.append(self._sgd_step(chosen, with_metrics=is_last and with_metrics))
+                steps.append(self._sgd_step(data, chosen, with_metrics=is_last and with_metrics))
                 kls += [steps[-1].kl] if steps[-1].was_taken else []
                 if not is_last:
                     self._announce(was_taken=steps[-1].was_taken)
@@ -310,8 +310,9 @@ class Learner:
         estimates = estimate_ahead(self._model, whole, self.config)
         return whole, with_estimates(whole, estimates, batch.recurrent_state), count
 
-    def _sgd_step(self, chosen: Chosen, *, with_metrics: bool) -> _Step:
+    def _sgd_step(self, data: Minibatch, chosen: Chosen, *, with_metrics: bool) -> _Step:
         gradient = self._gradients.compute(
+            data,
             chosen,
             self.config,
             self._auxiliary,

@@ -84,7 +84,7 @@ class ActorCritic(nn.Module):
                 trunk.core.compute_with(dtype)
 
     def allow_recordings(self) -> None:
-        """Let nothing that the device is told to do depend on numbers, and whoever uses the network record it."""
+        """Compute in ways that are the same for all numbers, so that whoever uses the network can record it."""
         self.is_recorded = True
         for trunk in self.trunks:
             if isinstance(trunk.core, RecurrentCore):

@@ -61,6 +61,7 @@ class PolicyInference:
         if self._converted:
             self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._is_recorded = model.is_recorded
         self._resize(torch.zeros(0, model.state_size, device=self.device), num_rows)
         self._needs_elapsed_steps = ELAPSED_STEPS in model.preprocessor.leaves
 
@@ -79,12 +80,14 @@ class PolicyInference:
         """
         if self._needs_elapsed_steps and ELAPSED_STEPS.name not in observations:
             observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
-        if self._recorded is not None and not deterministic:
+        if self._is_recorded and not deterministic:
+            if self._recorded is None:
+                self._recorded = RecordedActing(self._num_rows, self.device, self._generator)
             try:
-                return self._unpacked(self._recorded.act(rows, observations, is_first))
+                return self._unpacked(self._recorded.act(self._decide_packed, rows, observations, is_first))
             except CannotBeRecordedError as error:
-                log.warning("decisions are handed to the GPU step by step, which is slower: %s", error)
-                self._recorded = None
+                log.warning("%s: decisions are handed to the GPU step by step, as by --cuda_graphs=False", error)
+                self._is_recorded, self._recorded = False, None
         result = self._decide(*self._on_device(rows, observations, is_first), deterministic=deterministic)
         # One transfer instead of five: each waits for the device.
         return result if self._is_on_cpu else self._unpacked(_packed(result).cpu())
@@ -93,9 +96,10 @@ class PolicyInference:
     def choose(
         self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, deterministic: bool = False
     ) -> Tensor:
-        """The actions [N, W] of `act` alone, float32 on the CPU, with the same random numbers: half its work.
+        """The actions [N, W] of `act` alone, float32 on the CPU: half its work.
 
-        A memory of the critic's own stands still; so rows are either chosen for or acted for, from their first step.
+        The random numbers are those of `act`, but where that is recorded. A memory of the critic's own stands still;
+        so rows are either chosen for or acted for, from their first step.
         """
         rows, observations, is_first = self._on_device(rows, observations, is_first)
         parameters, after = self._acting.decide(observations, self._states_before(rows, is_first))
@@ -144,8 +148,6 @@ class PolicyInference:
         self._state = kept.new_zeros(num_rows + 1, self.model.state_size)
         self._state[: len(kept)] = kept
         self._recorded = None
-        if self.model.is_recorded:
-            self._recorded = RecordedActing(self._decide_packed, num_rows, self.device, self._generator)
 
     def _decide(
         self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, *, deterministic: bool

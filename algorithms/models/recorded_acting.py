@@ -14,63 +14,72 @@ from appo.algorithms.recording import Recording
 
 Decide = Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor]
 """Rows [N], observations [N, ...] and is_first [N] on the device -> packed results [N, K]."""
-_SMALLEST = 8  # rows
+_SMALLEST = 8  # rows: a GPU takes as long for fewer
 
 
 class RecordedActing:
     """Plays the recording of the next larger size; rows that fill it up belong to nobody."""
 
-    def __init__(self, decide: Decide, num_rows: int, device: torch.device, generator: torch.Generator) -> None:
-        """`decide` draws from `generator`, and may be asked for row `num_rows` as well, several times in one batch."""
-        self._decide, self._num_rows = decide, num_rows
-        self._device, self._generator = device, generator
+    def __init__(self, num_rows: int, device: torch.device, generator: torch.Generator) -> None:
+        """For batches of up to so many rows; `generator` is what decisions draw from."""
+        self._num_rows, self._device, self._generator = num_rows, device, generator
         self._recordings: dict[int, Recording[Tensor]] = {}
         # Rows and is_first of a batch lie one behind the other: one copy.
         self._staged = torch.empty(2 * num_rows, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._taken = torch.empty(2 * num_rows, dtype=torch.int64, device=device)
         self._observations: dict[str, Tensor] = {}
 
-    def act(self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor) -> Tensor:
-        """[N], name -> [N, ...] and [N], all on the CPU, of the same names and types each time -> [N, K] on the CPU.
+    def act(self, decide: Decide, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor) -> Tensor:
+        """Decide for some rows.
+
+        Args:
+            decide: the same each time; may be asked for row `num_rows` as well, several times in one batch.
+            rows: [N] on the CPU.
+            observations: name -> [N, ...] on the CPU; the same names and types each time.
+            is_first: [N] on the CPU.
+
+        Returns:
+            [N, K] on the CPU.
 
         Raises:
             CannotBeRecordedError: the network waits for its device; nothing has been decided.
         """
         count = len(rows)
+        assert count <= self._num_rows, f"{count} rows of {self._num_rows}"
+        if not self._observations:
+            self._observations = {
+                name: _place_for(leaf, self._num_rows, self._device) for name, leaf in observations.items()
+            }
+        assert self._observations.keys() == observations.keys(), f"{[*observations]}, not {[*self._observations]}"
         size = min(self._num_rows, max(_SMALLEST, 1 << (count - 1).bit_length()))
         staged = self._staged[: 2 * size].view(2, size)
         staged[0, :count], staged[0, count:] = rows, self._num_rows
         staged[1, :count] = is_first
         self._taken[: 2 * size].copy_(self._staged[: 2 * size], non_blocking=True)
         for name, leaf in observations.items():
-            if name not in self._observations:
-                self._observations[name] = _place_for(leaf, self._num_rows, self._device)
             self._observations[name][:count].copy_(leaf, non_blocking=True)
         if size not in self._recordings:
-            self._recordings[size] = self._record(size)
+            self._recordings[size] = self._record(decide, size)
         return self._recordings[size].play()[:count].to("cpu", copy=True)
 
-    def _record(self, size: int) -> Recording[Tensor]:
+    def _record(self, decide: Decide, size: int) -> Recording[Tensor]:
+        """Record decisions for so many rows; no memory of anybody and no random number is used up by that."""
         rows, is_first = self._taken[: 2 * size].view(2, size)
         observations = {name: leaf[:size] for name, leaf in self._observations.items()}
         pool = next((other.pool for other in self._recordings.values()), None)
-        asked = rows.clone()
-        rows.fill_(self._num_rows)  # nobody's memory goes on while this is tried out
+        asked, random_state = rows.clone(), self._generator.get_state()
+        rows.fill_(self._num_rows)
         try:
             return Recording(
-                lambda: self._decide(rows, observations, is_first),
-                self._device,
-                generators=[self._generator],
-                pool=pool,
+                lambda: decide(rows, observations, is_first), self._device, generators=[self._generator], pool=pool
             )
         finally:
             rows.copy_(asked)
+            self._generator.set_state(random_state)
 
 
 def _place_for(leaf: Tensor, num_rows: int, device: torch.device) -> Tensor:
     """Zeros [num_rows, ...] of the leaf's type, in its order of memory: images may have their channels last."""
-    in_memory = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)
-    if leaf.dim() < 4 or in_memory == sorted(in_memory):
-        return torch.zeros((num_rows, *leaf.shape[1:]), dtype=leaf.dtype, device=device)
-    _, channels, height, width = leaf.shape
-    return torch.zeros((num_rows, height, width, channels), dtype=leaf.dtype, device=device).permute(0, 3, 1, 2)
+    in_memory = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
+    place = torch.zeros((num_rows, *(leaf.shape[axis] for axis in in_memory)), dtype=leaf.dtype, device=device)
+    return place.permute(0, *(1 + in_memory.index(axis) for axis in range(1, leaf.dim())))

@@ -33,7 +33,7 @@ def place_actor(
 
 
 def place_torch_worker(threads: int, sharing: int, niceness: int, device: str) -> Placement:
-    """`threads` threads; when that is 0, a fair share of the cores, of which `sharing` workers take one at a time.
+    """`threads` threads, or a fair share of the cores when that is 0; `sharing` workers compute at the same time.
 
     Beside a GPU such a worker only copies, with one thread: on 16 cores, eight that waited for each other took 5.6 of
     them from the actors, and gathering observations took a policy worker longer than with one.

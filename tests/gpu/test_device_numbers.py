@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from appo.algorithms.messages import CheckpointSaved, SaveCheckpoint
+from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.policy_core import PolicyCore
 from tests.models.test_actor_critic import (
@@ -136,10 +137,8 @@ def test_recordings_change_no_step(on_device, device, tmp_path, case):
         plain_case.model = dataclasses.replace(plain_case.model, cuda_graphs=False)
         plain = Turns(plain_case, tmp_path / "plain", with_splits=False, device=device, **options)
         try:
-            assert (
-                recorded.learners[0]._model.is_recorded == (device != "cpu")
-                and not plain.learners[0]._model.is_recorded
-            )
+            assert recorded.learners[0]._model.is_recorded == (device != "cpu")
+            assert not plain.learners[0]._model.is_recorded
             for _ in range(3):
                 recorded.next_batch(0)
                 for name, array in recorded.stagings[0].arrays.items():
@@ -155,6 +154,27 @@ def test_recordings_change_no_step(on_device, device, tmp_path, case):
     for mine, other in weights:
         difference = (mine.detach() - other.detach()).abs()
         assert difference.max() <= 2.0 * step and difference.mean() <= 0.02 * step
+
+
+def test_a_network_that_waits_for_its_device_acts_and_learns_all_the_same(on_device, device, tmp_path, caplog):
+    def build_waiting(*arguments):
+        model = build_actor_critic(*arguments)
+        model.trunks[0].encoder.register_forward_hook(lambda module, given, output: float(output.detach().sum()) and None)
+        return model
+
+    with on_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.workers.core_cases.build_actor_critic", build_waiting)
+        patch.setattr("appo.algorithms.workers.learner_core.build_actor_critic", build_waiting)
+        turns = Turns(LEARNED["continuous"](), tmp_path, device=device)
+        try:
+            for _ in range(2):
+                turns.next_batch(0)
+                assert turns.learners[0].train(turns.stagings[0]).metrics["num_sgd_steps"] == 1.0
+        finally:
+            turns.close()
+    told = [record.message for record in caplog.records if "--cuda_graphs=False" in record.message]
+    assert len(told) == (0 if device == "cpu" else 2)  # once each
+    assert all("test_device_numbers.py" in message for message in told)
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -8,7 +8,7 @@ import torch
 from appo.algorithms.learning import gradients
 from appo.algorithms.learning.learner import Learner
 from tests.learning.learning_cases import TinyModel, acted_out, config_for
-from tests.models.recordings import CalledAgain, Refused
+from tests.models.recordings import CalledAgain, Refused, WaitsAtTheEnd
 
 KINDS = {
     "one minibatch": {},
@@ -73,8 +73,9 @@ def test_batches_of_another_size_are_recorded_anew(recordings):
     assert recordings.made == 2
 
 
-def test_what_waits_for_its_device_is_computed_step_by_step(monkeypatch, caplog):
-    monkeypatch.setattr(gradients, "Recording", Refused)
+@pytest.mark.parametrize("recording", [Refused, WaitsAtTheEnd])
+def test_what_waits_for_its_device_is_computed_step_by_step(monkeypatch, caplog, recording):
+    monkeypatch.setattr(gradients, "Recording", recording)
     options = KINDS["minibatches in random order"]
     found = trained(options, is_recorded=True)
     torch.testing.assert_close(found[-1][0], trained(options, is_recorded=False)[-1][0], rtol=0, atol=0)

@@ -29,6 +29,14 @@ class CalledAgain:
         return [leaf.detach() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
+class WaitsAtTheEnd:
+    """Work that waits for its device when most of it is done."""
+
+    def __init__(self, work, device, **_options):
+        work()
+        raise CannotBeRecordedError("called a synchronizing CUDA operation")
+
+
 class Refused:
     """Work that waits for its device."""
 

@@ -20,8 +20,8 @@ from appo.algorithms.models.layers import (
 )
 from appo.utils.options import ConfigError, check_value, options_of
 
-PROMISED = {
-    "cuda_graphs": True,  # what users of these names rely on
+PROMISED = {  # what users of these names rely on
+    "cuda_graphs": True,
     "encoder": "auto",
     "mlp_layers": "512,512",
     "encoder_extra_fc_layers": 1,

@@ -53,6 +53,16 @@ def test_recorded_decisions_follow_from_the_same_numbers(recordings, options):
     assert recordings.made == 3  # for up to 8, 16 and all 21 rows
 
 
+def test_recording_uses_up_no_random_numbers(recordings):
+    recorded, rows = policy(is_recorded=True), torch.arange(4)
+    batch = observed(0, rows), torch.ones(4, dtype=torch.uint8)
+    state = recorded.random_state
+    first = recorded.act(rows, *batch)
+    recorded.random_state = state
+    second = recorded.act(rows, *batch)
+    assert recordings.made == 1 and torch.equal(first.actions, second.actions)
+
+
 def test_what_was_decided_stays(recordings):
     recorded, rows = policy(is_recorded=True), torch.arange(4)
     first = recorded.act(rows, observed(0, rows), torch.ones(4, dtype=torch.uint8))
