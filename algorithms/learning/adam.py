@@ -58,11 +58,6 @@ class Adam:
             maximize=False,
         )
 
-    def forget_gradients(self) -> None:
-        """Free every gradient."""
-        for weight in self._weights:
-            weight.grad = None
-
     def state_dict(self) -> dict[str, Any]:
         """The moments. Refers to live tensors."""
         return {"exp_avg": self._first, "exp_avg_sq": self._second, "step": self._counts}

@@ -87,6 +87,23 @@ def load(name: str) -> AuxiliaryLoss:
     return loss
 
 
+def loss_options(name: str, options: Any) -> Any:
+    """Options of the loss of this name, its defaults where there are none; None without a name.
+
+    Raises:
+        ConfigError: see `load`.
+        TypeError: they are those of another loss.
+    """
+    if not name:
+        return None
+    loss = load(name)
+    if options is None:
+        options = loss.config()
+    if not isinstance(options, loss.config):
+        raise TypeError(f"auxiliary_options is a {type(options).__name__}; {name} takes a {loss.config.__name__}")
+    return options
+
+
 def register(name: str, loss: AuxiliaryLoss) -> None:
     """Let `--auxiliary_loss=<name>` find a loss defined elsewhere, in this process.
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from appo.algorithms.learning.adam import Adam
-from appo.algorithms.learning.auxiliary_loss import load
+from appo.algorithms.learning.auxiliary_loss import load, loss_options
 from appo.algorithms.learning.batch import Batch
 from appo.algorithms.learning.config import LearningConfig, changed, changing_options
 from appo.algorithms.learning.gradients import Gradients
@@ -98,7 +98,7 @@ class Learner:
         on_step: Callable[[int], None] | None = None,
         between_minibatches: Callable[[], None] | None = None,
         on_part: Callable[[str], None] | None = None,
-        is_recorded: bool = False,
+        uses_cuda_graphs: bool = False,
     ) -> None:
         """Prepare to train.
 
@@ -116,7 +116,7 @@ class Learner:
             on_part: called with "prepare" when an iteration is prepared, and for each minibatch with "loss", "backward"
                 and "optimize" when these are done, for those who measure time. On a GPU most of the work is only handed
                 over by then; "backward" waits for it.
-            is_recorded: play gradients from recordings, see `recording`.
+            uses_cuda_graphs: compute gradients as CUDA graphs, see `gradients`.
         """
         self.config = config
         self._model = model
@@ -125,10 +125,10 @@ class Learner:
         self._between_minibatches = between_minibatches or (lambda: None)
         self._on_part = on_part or (lambda part: None)
         self._columns = ContinuousColumns(action_spec)
-        self._auxiliary_options = _auxiliary_options(config.auxiliary_loss, auxiliary_options)
+        self._auxiliary_options = loss_options(config.auxiliary_loss, auxiliary_options)
         self._auxiliary = _bind_auxiliary(config.auxiliary_loss, self._auxiliary_options)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._gradients = Gradients(model, self._weights, self._device, is_recorded=is_recorded)
+        self._gradients = Gradients(model, self._weights, self._device, uses_cuda_graphs=uses_cuda_graphs)
         self._schedule = LearningRate(config)
         self._optimizer = Adam(self._weights)
         self._apply_config()
@@ -333,7 +333,7 @@ class Learner:
             self._on_part("optimize")
             self._policy_version += 1
             self._schedule.after_minibatch(kl_value)
-        self._optimizer.forget_gradients()
+        self._gradients.forget()
         minibatch, objective = gradient.minibatch, gradient.objective
         kept = (minibatch.columns, minibatch.valid, objective.log_ratio, objective.estimates.value_targets)
         columns, valid, log_ratio, value_targets = self._gradients.kept(kept)
@@ -386,18 +386,6 @@ class Learner:
             "num_sgd_steps": float(num_taken),
             "skipped_steps": float(len(steps) - num_taken),
         }
-
-
-def _auxiliary_options(name: str, options: Any) -> Any:
-    """Options of the auxiliary loss, its defaults where there are none; None without such a loss."""
-    if not name:
-        return None
-    loss = load(name)
-    if options is None:
-        options = loss.config()
-    if not isinstance(options, loss.config):
-        raise TypeError(f"auxiliary_options is a {type(options).__name__}; {name} takes a {loss.config.__name__}")
-    return options
 
 
 def _bind_auxiliary(name: str, options: Any) -> AuxiliaryTerm | None:

@@ -40,7 +40,7 @@ def build_actor_critic(config: ModelConfig, spec: EnvSpec, device: torch.device 
         set_gpu_float32(config.precision)
     model = ActorCritic(config, spec).to(device)
     if config.cuda_graphs and torch.device(device).type == "cuda":
-        model.allow_recordings()
+        model.use_cuda_graphs()
     model.compute_with(compute_dtype(config.precision, torch.device(device), model.reads_images, model.largest_matrix))
     return model
 
@@ -63,8 +63,8 @@ class ActorCritic(nn.Module):
         trunks, actions = build_trunks(config, spec), action_spec(spec)
         self.reads_images = any(leaf.kind == "image" for leaf in spec.observations)
         self._dtype = torch.float32
-        self.is_recorded = False
-        """What a GPU does for it is played from recordings."""
+        self.uses_cuda_graphs = False
+        """Whoever acts or learns with it on a GPU does so with CUDA graphs."""
         self.has_action_mask = _has_action_mask(spec.observations, actions.mask_width)
         self.distribution = ActionDistribution(actions)
         self.preprocessor = Preprocessor(encoded_leaves(observed(spec, config.critic_sees_time)), config)
@@ -83,9 +83,9 @@ class ActorCritic(nn.Module):
             if isinstance(trunk.core, RecurrentCore):
                 trunk.core.compute_with(dtype)
 
-    def allow_recordings(self) -> None:
-        """Compute in ways that are the same for all numbers, so that whoever uses the network can record it."""
-        self.is_recorded = True
+    def use_cuda_graphs(self) -> None:
+        """Compute in ways that are the same for all numbers, as CUDA graphs demand."""
+        self.uses_cuda_graphs = True
         for trunk in self.trunks:
             if isinstance(trunk.core, RecurrentCore):
                 trunk.core.loops_over_steps = True

@@ -102,8 +102,8 @@ class ModelConfig:
     )
     cuda_graphs: bool = option(
         True,
-        "On a GPU, record what a step of acting or learning does once, and hand it over as a whole: several times as "
-        "fast for small networks. False for encoders and losses of your own that keep tensors or counters between "
+        "On a GPU, capture what a step of acting or learning does as a CUDA graph: several times as fast for small "
+        "networks. False for encoders and losses of your own that keep tensors or counters between "
         "calls, draw random numbers of Python or NumPy, or mix the rows of a batch",
     )
     obs_subtract_mean: float = option(

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from appo.algorithms.cuda_graphs import CannotBeCapturedError
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.cpu_inference.acting import ActingStep
 from appo.algorithms.models.device_choices import choices_for
+from appo.algorithms.models.graphed_acting import GraphedActing
 from appo.algorithms.models.layers import input_weights
 from appo.algorithms.models.parameters import flatten
-from appo.algorithms.models.recorded_acting import RecordedActing
-from appo.algorithms.recording import CannotBeRecordedError
 from appo.algorithms.specs import ELAPSED_STEPS
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class PolicyInference:
         seed: Of the sampled actions.
     """
 
-    _recorded: RecordedActing | None
+    _graphed: GraphedActing | None
     _num_rows: int
 
     def __init__(self, model: ActorCritic, num_rows: int, device: torch.device | str, seed: int) -> None:
@@ -61,7 +61,7 @@ class PolicyInference:
         if self._converted:
             self._prepare()
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._is_recorded = model.is_recorded
+        self._uses_cuda_graphs = model.uses_cuda_graphs
         self._resize(torch.zeros(0, model.state_size, device=self.device), num_rows)
         self._needs_elapsed_steps = ELAPSED_STEPS in model.preprocessor.leaves
 
@@ -80,14 +80,14 @@ class PolicyInference:
         """
         if self._needs_elapsed_steps and ELAPSED_STEPS.name not in observations:
             observations = {**observations, ELAPSED_STEPS.name: torch.zeros(len(rows), *ELAPSED_STEPS.shape)}
-        if self._is_recorded and not deterministic:
-            if self._recorded is None:
-                self._recorded = RecordedActing(self._num_rows, self.device, self._generator)
+        if self._uses_cuda_graphs and not deterministic:
+            if self._graphed is None:
+                self._graphed = GraphedActing(self._num_rows, self.device, self._generator)
             try:
-                return self._unpacked(self._recorded.act(self._decide_packed, rows, observations, is_first))
-            except CannotBeRecordedError as error:
-                log.warning("%s: decisions are handed to the GPU step by step, as by --cuda_graphs=False", error)
-                self._is_recorded, self._recorded = False, None
+                return self._unpacked(self._graphed.act(self._decide_packed, rows, observations, is_first))
+            except CannotBeCapturedError as error:
+                log.warning("%s: decisions are computed without CUDA graphs, as by --cuda_graphs=False", error)
+                self._uses_cuda_graphs, self._graphed = False, None
         result = self._decide(*self._on_device(rows, observations, is_first), deterministic=deterministic)
         # One transfer instead of five: each waits for the device.
         return result if self._is_on_cpu else self._unpacked(_packed(result).cpu())
@@ -98,8 +98,8 @@ class PolicyInference:
     ) -> Tensor:
         """The actions [N, W] of `act` alone, float32 on the CPU: half its work.
 
-        The random numbers are those of `act`, but where that is recorded. A memory of the critic's own stands still;
-        so rows are either chosen for or acted for, from their first step.
+        The random numbers are those of `act`, but where that is a CUDA graph. A memory of the critic's own stands
+        still; so rows are either chosen for or acted for, from their first step.
         """
         rows, observations, is_first = self._on_device(rows, observations, is_first)
         parameters, after = self._acting.decide(observations, self._states_before(rows, is_first))
@@ -144,10 +144,10 @@ class PolicyInference:
 
     def _resize(self, kept: Tensor, num_rows: int) -> None:
         self._num_rows = num_rows
-        # The last row is nobody's: recorded batches are filled up with it.
+        # The last row is nobody's: CUDA graphs pad batches with it.
         self._state = kept.new_zeros(num_rows + 1, self.model.state_size)
         self._state[: len(kept)] = kept
-        self._recorded = None
+        self._graphed = None
 
     def _decide(
         self, rows: Tensor, observations: Mapping[str, Tensor], is_first: Tensor, *, deterministic: bool

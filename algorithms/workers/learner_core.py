@@ -94,7 +94,7 @@ class LearnerCore:
             on_step=self._after_sgd_step,
             between_minibatches=self._after_minibatch,
             on_part=lambda part: counters.part(_PARTS[part]),
-            is_recorded=self._model.is_recorded,
+            uses_cuda_graphs=self._model.uses_cuda_graphs,
         )
         self._columns = AnswerColumns.of(arrays.sizes.actions)
         self._snapshot = LearnerSnapshot(snapshot, self._flat, self._learner)

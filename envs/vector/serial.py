@@ -36,7 +36,7 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from appo.envs.contract import READ
+from appo.envs.contract import INFO_KEYS
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
 from appo.envs.parallel_adapter import ParallelEnvAdapter
 from appo.envs.spaces import random_actions
@@ -229,7 +229,7 @@ class SerialVecEnv:
         view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
         layout = self._plain[0].layout
         # What is looked up once is not looked up for each of many environments.
-        shape, dtype, says_nothing, array = layout.plain_shape, layout.known_types[0], READ.isdisjoint, np.ndarray
+        shape, dtype, says_nothing, array = layout.plain_shape, layout.known_types[0], INFO_KEYS.isdisjoint, np.ndarray
         steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
         while True:
             try:

@@ -26,7 +26,7 @@ FLOORS = [
         "appo.algorithms.fitted_defaults",
         "appo.algorithms.familiar_words",
         "appo.algorithms.saved_config",
-        "appo.algorithms.recording",
+        "appo.algorithms.cuda_graphs",
     ],
     ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],
     ["appo.algorithms.sampling", "appo.algorithms.population"],

@@ -126,31 +126,31 @@ def test_learners_take_the_steps_that_they_take_on_the_cpu(on_device, device, tm
 
 
 @pytest.mark.parametrize("case", LEARNED)
-def test_recordings_change_no_step(on_device, device, tmp_path, case):
-    """With several minibatches and epochs, over several iterations: as handed over step by step."""
+def test_graphs_change_no_step(on_device, device, tmp_path, case):
+    """With several minibatches and epochs, over several iterations: as without graphs."""
     columns = LEARNED[case]().columns
     options: dict[str, Any] = {"batch_size": ROLLOUT, "num_batches_per_iteration": columns, "ppo_epochs": 2}
     options |= {"with_vtrace": False, "num_minibatches_to_accumulate": -1}
     with on_device():
-        recorded = Turns(LEARNED[case](), tmp_path / "recorded", device=device, **options)
+        graphed = Turns(LEARNED[case](), tmp_path / "graphed", device=device, **options)
         plain_case = LEARNED[case]()
         plain_case.model = dataclasses.replace(plain_case.model, cuda_graphs=False)
         plain = Turns(plain_case, tmp_path / "plain", with_splits=False, device=device, **options)
         try:
-            assert recorded.learners[0]._model.is_recorded == (device != "cpu")
-            assert not plain.learners[0]._model.is_recorded
+            assert graphed.learners[0]._model.uses_cuda_graphs == (device != "cpu")
+            assert not plain.learners[0]._model.uses_cuda_graphs
             for _ in range(3):
-                recorded.next_batch(0)
-                for name, array in recorded.stagings[0].arrays.items():
+                graphed.next_batch(0)
+                for name, array in graphed.stagings[0].arrays.items():
                     plain.stagings[0].arrays[name][:] = array
-                found, expected = (each.learners[0].train(each.stagings[0]) for each in (recorded, plain))
+                found, expected = (each.learners[0].train(each.stagings[0]) for each in (graphed, plain))
                 assert found.train_step == expected.train_step > 4
                 for name, value in expected.metrics.items():
                     assert found.metrics[name] == pytest.approx(value, rel=0.01, abs=1e-3), name
         finally:
-            recorded.close()
-    weights = zip(recorded.learners[0]._model.parameters(), plain.learners[0]._model.parameters(), strict=True)
-    step = recorded.case.learning().learning_rate * found.train_step
+            graphed.close()
+    weights = zip(graphed.learners[0]._model.parameters(), plain.learners[0]._model.parameters(), strict=True)
+    step = graphed.case.learning().learning_rate * found.train_step
     for mine, other in weights:
         difference = (mine.detach() - other.detach()).abs()
         assert difference.max() <= 2.0 * step and difference.mean() <= 0.02 * step
@@ -181,10 +181,10 @@ def test_a_network_that_waits_for_its_device_acts_and_learns_all_the_same(on_dev
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_sampled_decisions_of_recordings_are_those_of_the_network(on_device, device, core):
+def test_sampled_decisions_of_graphs_are_those_of_the_network(on_device, device, core):
     spec = spec_of(OBSERVATIONS["conv_small"], ACTIONS["mixed"], masked=True)
     model = trained_model(small_config(encoder="conv_small", **CORES[core]), spec)
-    model.is_recorded = device != "cpu"
+    model.uses_cuda_graphs = device != "cpu"
     observations, is_first = random_observations(spec, STEPS, 20), torch.zeros(STEPS, 20, dtype=torch.uint8)
     with on_device():
         policy = PolicyInference(copy.deepcopy(model), 20, device, seed=1)

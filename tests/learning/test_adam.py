@@ -54,9 +54,8 @@ def test_it_goes_on_from_saved_moments_and_refuses_those_of_another_network():
     for both in ((model, adam), (copied, resumed)):
         set_gradients(both[0], 9)
         both[1].step(0.1)
-        both[1].forget_gradients()
     for mine, expected in zip(copied.parameters(), model.parameters(), strict=True):
-        assert torch.equal(mine, expected) and mine.grad is None
+        assert torch.equal(mine, expected)
     with pytest.raises(ValueError, match="exp_avg of Adam has the shapes"):
         Adam([nn.Parameter(torch.zeros(2))]).load_state_dict(adam.state_dict())
     with pytest.raises(ValueError, match=r"exp_avg of Adam has the shapes \[\]"):

@@ -144,6 +144,18 @@ def test_a_choice_decides_which_side_computes(monkeypatch, choice):
         compute(build(**options))
 
 
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_cuda_graphs_loop_over_steps_whatever_the_device_prefers(monkeypatch, core):
+    for layer in (cores.GruSequence, cores.LstmSequence):
+        monkeypatch.setattr(layer, "apply", refuse)
+    use_on_cpu(monkeypatch, OF_TORCH)
+    model = build(**CORES[core])
+    learn(model)
+    model.use_cuda_graphs()
+    with pytest.raises(Taken):
+        learn(model)
+
+
 @packs_float32
 @pytest.mark.parametrize("core", CORES)
 def test_both_sides_act_the_same(monkeypatch, core):

@@ -94,6 +94,15 @@ def specs_of(config):
     return worker_specs(plan_of(config, probe("CartPole-v1"), "cpu", folders, Seeds(1, 0)))
 
 
+@pytest.mark.parametrize(("device", "threads"), [("cpu", 8), ("cuda:0", 1)])
+def test_beside_a_gpu_torch_workers_have_one_thread(monkeypatch, tmp_path, device, threads):
+    monkeypatch.setattr(placement, "core_count", lambda: 16)
+    config = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}"]).config
+    specs = worker_specs(plan_of(config, probe("CartPole-v1"), device, [tmp_path], Seeds(1, 0)))
+    found = {each.worker.kind: each.placement.threads for each in specs}
+    assert found[LEARNER] == found[POLICY_WORKER] == threads
+
+
 @pytest.mark.parametrize(
     ("env", "options", "num_envs"),
     [("CartPole-v1", [], 10), ("doom_basic", [], 5), ("CartPole-v1", ["--eval_envs=3"], 3)],

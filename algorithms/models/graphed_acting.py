@@ -1,4 +1,4 @@
-"""Decisions on a GPU from recordings: one for each size of batch, in memory that they share.
+"""Decisions on a GPU as CUDA graphs: one for each size of batch, in memory that they share.
 
 Shape letters:  N = agent rows of one request,  K = numbers of a packed result.
 """
@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from appo.algorithms.recording import Recording
+from appo.algorithms.cuda_graphs import CapturedGraph
 
 Decide = Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor]
 """Rows [N], observations [N, ...] and is_first [N] on the device -> packed results [N, K]."""
 _SMALLEST = 8  # rows: a GPU takes as long for fewer
 
 
-class RecordedActing:
-    """Plays the recording of the next larger size; rows that fill it up belong to nobody."""
+class GraphedActing:
+    """Replays the graph of the next larger size, padded with a row that is nobody's."""
 
     def __init__(self, num_rows: int, device: torch.device, generator: torch.Generator) -> None:
         """For batches of up to so many rows; `generator` is what decisions draw from."""
         self._num_rows, self._device, self._generator = num_rows, device, generator
-        self._recordings: dict[int, Recording[Tensor]] = {}
+        self._graphs: dict[int, CapturedGraph[Tensor]] = {}
         # Rows and is_first of a batch lie one behind the other: one copy.
         self._staged = torch.empty(2 * num_rows, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._taken = torch.empty(2 * num_rows, dtype=torch.int64, device=device)
@@ -33,7 +33,7 @@ class RecordedActing:
         """Decide for some rows.
 
         Args:
-            decide: the same each time; may be asked for row `num_rows` as well, several times in one batch.
+            decide: the same each time; asked for row `num_rows` as well, several times in one batch: the padding.
             rows: [N] on the CPU.
             observations: name -> [N, ...] on the CPU; the same names and types each time.
             is_first: [N] on the CPU.
@@ -42,7 +42,7 @@ class RecordedActing:
             [N, K] on the CPU.
 
         Raises:
-            CannotBeRecordedError: the network waits for its device; nothing has been decided.
+            CannotBeCapturedError: the network waits for its device; nothing has been decided.
         """
         count = len(rows)
         assert count <= self._num_rows, f"{count} rows of {self._num_rows}"
@@ -58,19 +58,19 @@ class RecordedActing:
         self._taken[: 2 * size].copy_(self._staged[: 2 * size], non_blocking=True)
         for name, leaf in observations.items():
             self._observations[name][:count].copy_(leaf, non_blocking=True)
-        if size not in self._recordings:
-            self._recordings[size] = self._record(decide, size)
-        return self._recordings[size].play()[:count].to("cpu", copy=True)
+        if size not in self._graphs:
+            self._graphs[size] = self._capture(decide, size)
+        return self._graphs[size].replay()[:count].to("cpu", copy=True)
 
-    def _record(self, decide: Decide, size: int) -> Recording[Tensor]:
-        """Record decisions for so many rows; no memory of anybody and no random number is used up by that."""
+    def _capture(self, decide: Decide, size: int) -> CapturedGraph[Tensor]:
+        """Capture decisions for so many rows; changes no row's memory and uses up no random number."""
         rows, is_first = self._taken[: 2 * size].view(2, size)
         observations = {name: leaf[:size] for name, leaf in self._observations.items()}
-        pool = next((other.pool for other in self._recordings.values()), None)
+        pool = next((other.pool for other in self._graphs.values()), None)
         asked, random_state = rows.clone(), self._generator.get_state()
         rows.fill_(self._num_rows)
         try:
-            return Recording(
+            return CapturedGraph(
                 lambda: decide(rows, observations, is_first), self._device, generators=[self._generator], pool=pool
             )
         finally:

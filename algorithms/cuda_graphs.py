@@ -1,11 +1,11 @@
-"""Work for a GPU that is recorded once and from then on handed over as a whole: a CUDA graph.
+"""Work for a GPU that is captured once as a CUDA graph, and from then on launched as a whole.
 
-A step of a network is tens to hundreds of kernels. To hand over one takes a processor core 10 to 30 us, most are done
-in less, and so the GPU waits for the core. Played from a recording, all of them cost one call.
+A step of a network is tens to hundreds of kernels. To launch one takes a processor core 10 to 30 us, most are done in
+less, and so the GPU waits for the core. A graph is one launch for all of them.
 
-What is recorded reads and writes the same memory each time: its inputs are copied into place before, its results are
-overwritten by the next play. Python code in it runs while it is recorded and never again. While that happens, no other
-thread of the process may wait for the GPU: none of the program's own does.
+A graph reads and writes the same memory each time: its inputs are copied into place before, its results are overwritten
+by the next replay. Python code in it runs while it is captured and never again. While that happens, no other thread of
+the process may wait for the GPU: none of the program's own does.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -26,21 +26,21 @@ _WARM_UPS = 3  # in which libraries choose their kernels and take their memory
 _TORCH = Path(torch.__file__).parent
 
 
-class CannotBeRecordedError(RuntimeError):
-    """The work can be done, but not recorded: it waits for the GPU, or memory is short. The message says where."""
+class CannotBeCapturedError(RuntimeError):
+    """The work can be done, but not captured: it waits for the GPU, or memory is short. The message says where."""
 
 
-class RecordingFailedError(RuntimeError):
-    """The process cannot use its GPU any more, since something in the work broke the recording."""
+class CaptureFailedError(RuntimeError):
+    """The process cannot use its GPU any more, since something in the work broke the capture."""
 
     retryable = False
 
 
-class Recording(Generic[Result]):
-    """One piece of work, ready to be played again and again on one GPU."""
+class CapturedGraph(Generic[Result]):
+    """One piece of work, ready to be done again and again on one GPU."""
 
     result: Result
-    """What the work returned; tensors that it made hold what the newest play computed."""
+    """What the work returned; tensors that it made hold what the newest replay computed."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class Recording(Generic[Result]):
         generators: Sequence[torch.Generator] = (),
         pool: Any = None,
     ) -> None:
-        """Do the work a few times, and record it; the results are those of the first `play`.
+        """Do the work a few times, and capture it; there are results from the first `replay` on.
 
         Args:
             work: returns tensors, in any structure.
             device: the GPU.
             generators: those of the device that the work draws random numbers from; they go on by some draws.
-            pool: of another recording, whose results nobody reads any more when this one is played; None: a new one.
+            pool: of another graph, whose results nobody reads any more when this one is replayed; None: a new one.
 
         Raises:
-            CannotBeRecordedError: see there; nothing is changed but by the work itself.
-            RecordingFailedError: see there.
+            CannotBeCapturedError: see there; nothing is changed but by the work itself.
+            CaptureFailedError: see there.
         """
         with torch.cuda.device(device):
             stream = _side_stream(device)
@@ -73,10 +73,10 @@ class Recording(Generic[Result]):
                 with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     self.result = work()
             except torch.OutOfMemoryError as error:
-                raise CannotBeRecordedError(_told(error)) from error
+                raise CannotBeCapturedError(_told(error)) from error
             except RuntimeError as error:
-                raise RecordingFailedError(
-                    f"a step cannot be recorded as a CUDA graph ({_told(error)}); start again with --cuda_graphs=False"
+                raise CaptureFailedError(
+                    f"a step cannot be captured as a CUDA graph ({_told(error)}); start again with --cuda_graphs=False"
                 ) from error
 
     @property
@@ -84,15 +84,15 @@ class Recording(Generic[Result]):
         """The memory of everything in it."""
         return self._graph.pool()
 
-    def play(self) -> Result:
-        """Hand all of the work over; does not wait for it."""
+    def replay(self) -> Result:
+        """Launch all of the work; does not wait for it."""
         self._graph.replay()
         return self.result
 
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Where work is recorded, as recordings demand; one for all, since libraries keep memory for each stream."""
+    """Where work is captured, for it must not be the default stream; one, since libraries keep memory for each."""
     return torch.cuda.Stream(device)
 
 
@@ -110,7 +110,7 @@ def _warm_up(work: Callable[[], object], stream: torch.cuda.Stream) -> None:
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
-            raise CannotBeRecordedError(_told(error)) from error
+            raise CannotBeCapturedError(_told(error)) from error
         finally:
             _forbid_waiting(before)
             here.wait_stream(stream)
@@ -118,7 +118,7 @@ def _warm_up(work: Callable[[], object], stream: torch.cuda.Stream) -> None:
 
 def _forbid_waiting(mode: int | str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it misses some ways to wait; these break the recording
+        warnings.simplefilter("ignore")  # it misses some ways to wait; these break the capture
         torch.cuda.set_sync_debug_mode(mode)
 
 
