@@ -20,8 +20,8 @@ from appo.envs.wrappers import layers
 
 OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
 REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
-INFO_KEYS = frozenset(("num_frames", "is_active", ACTION_MASK, *REPORTED))
-"""Every key of a step's info that means something here."""
+INFO_KEYS = frozenset(("num_frames", "is_active", *REPORTED))
+"""Every key of a step's info that is read where no action is forbidden."""
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
 

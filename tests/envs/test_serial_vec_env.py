@@ -166,6 +166,31 @@ def test_a_final_observation_is_of_an_active_agent():
     assert history(steps, "active") == [1, 0, 1] and history(steps, "is_last") == [0, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("info", "name", "value"), [({"num_frames": 4}, "frames", 4), ({"is_active": False}, "active", 0)]
+)
+def test_each_word_of_an_info_counts_without_the_others(info, name, value):
+    steps = after_steps(batch_of(Scripted(CONTINUES, infos={2: info | {"other": 1}})), 3)
+    assert history(steps[1:], name) == [1, value, 1]
+
+
+@pytest.mark.parametrize("info", [{"true_reward": 2.0}, {"episode_extra_stats": {"kills": 1.0}}])
+def test_what_the_caller_is_to_count_comes_in_the_middle_of_an_episode_too(info):
+    batch = batch_of(Scripted(CONTINUES, infos={1: info}))
+    out = garbage(batch)
+    batch.reset(out)
+    assert batch.step(np.zeros((1, 1), np.float32), out) == {0: info}
+
+
+def test_an_info_that_is_no_dict_is_refused_whatever_it_holds():
+    class Listing(Scripted):
+        def step(self, action):
+            return *super().step(action)[:4], ["other"]
+
+    with pytest.raises(EnvError, match="'info' should be a dict, but is list"):
+        after_steps(batch_of(Listing(CONTINUES)), 1)
+
+
 def test_frames_of_a_step_that_terminates_count():
     steps = after_steps(batch_of(Scripted(TERMINATES, infos={1: {"num_frames": 3}})), 1)
     assert history(steps[1:], "frames") == [3]
