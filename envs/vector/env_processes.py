@@ -493,7 +493,7 @@ class EnvProcesses(AskedEnvs):
         worker.waiting.clear()
         worker.own.ring()
         early, self._early = self._early, []
-        for each in early:
+        for each in sorted(early, key=lambda pair: pair[0].worker):  # the same is refused, whichever was ready first
             self._begin(*each)
 
     def _end(self, worker: ProcessHandle) -> None:

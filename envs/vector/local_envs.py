@@ -37,9 +37,9 @@ class LocalEnvs(AskedEnvs):
         self.spec, self.spaces = batch.spec, batch.spaces
         self.steps_apart = hasattr(batch, "step_envs")
         self._is_serial = isinstance(batch, SerialVecEnv)
-        if isinstance(batch, SerialVecEnv):
-            batch.is_only_writer = True
         self.rows = map_rows(None, self.spec, self.num_envs, 1, keeps_final=True)
+        if isinstance(batch, SerialVecEnv):
+            batch.be_only_writer(self.rows.flags)
         self._step_clock = self.rows.clocks[0, STEP]
         self._seeds: dict[int, int | None] = {}
         self._options: dict[int, dict[str, Any] | None] = {}

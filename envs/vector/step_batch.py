@@ -75,6 +75,16 @@ def ordinary_step(number: int, agents: int) -> OrdinaryStep:
     return OrdinaryStep(flags, never, always, never, frames, kind)
 
 
+def ends_alone(told: bytes, ordinary: OrdinaryStep) -> NDArray[np.bool_] | None:
+    """Where episodes ended by termination and the next ones began, read-only; None: other flags say something, too."""
+    rows = len(told) // len(FLAGS)
+    begins = told[:rows]
+    if told != b"".join((begins, ordinary.flags[rows : 3 * rows], begins, ordinary.flags[4 * rows :])):
+        return None
+    ends = np.frombuffer(begins, np.bool_)
+    return ends if ordinary.is_end.ndim == 1 else ends.reshape(ordinary.is_end.shape)
+
+
 def parts_of(told: bytes, ordinary: OrdinaryStep) -> tuple[list[NDArray[np.bool_]], NDArray[np.bool_]]:
     """What the flags of a step say, with as few calls of numpy as possible.
 
@@ -82,9 +92,7 @@ def parts_of(told: bytes, ordinary: OrdinaryStep) -> tuple[list[NDArray[np.bool_
         The flags, in their order, read-only, those that say what they always say shared; where an episode ended.
     """
     rows, shape, never, always = len(told) // len(FLAGS), ordinary.is_end.shape, ordinary.is_end, ordinary.is_active
-    begins = told[:rows]
-    if told == b"".join((begins, ordinary.flags[rows : 3 * rows], begins, ordinary.flags[4 * rows :])):
-        ends = np.frombuffer(begins, np.bool_).reshape(shape)
+    if (ends := ends_alone(told, ordinary)) is not None:
         return [ends, never, always, ends, never, never], ends
     parts: list[NDArray[np.bool_]] = []
     for first in range(0, len(told), rows):

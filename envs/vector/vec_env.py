@@ -46,7 +46,7 @@ from appo.envs.vector.errors import (
 from appo.envs.vector.shared_rows import RESET, STEP, Stopwatch, rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.statistics import Aggregate, put_together
-from appo.envs.vector.step_batch import StepBatch, kinds_of, ordinary_step, parts_of
+from appo.envs.vector.step_batch import StepBatch, ends_alone, kinds_of, ordinary_step, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -353,19 +353,32 @@ class VecEnv:
 
     def _whole_batch(self, infos: dict[int, dict[str, Any]]) -> StepBatch:
         agents, copies = self.num_agents, self._copies
-        if self._envs.is_ordinary and copies and agents == 1:  # most steps of a serial backend, with as little ado
-            steps, (_, never, always, _, frames, kind) = self._envs.rows.steps, self._ordinary_step
-            observations = {name: array.copy("K") for name, array in steps.observations.items()}
-            rewards, episodes = steps.rewards.copy(), self._episodes
-            return StepBatch(
-                self._all, observations, rewards, never, never, {}, infos, never, always, frames, episodes, kind
-            )
+        if copies and agents == 1 and (batch := self._usual_copies(infos)) is not None:
+            return batch
 
         def taken(array: NDArray[Any]) -> NDArray[Any]:
             found = array.copy("K") if copies else array
             return found if agents == 1 else found.reshape(self.num_envs, agents, *found.shape[1:])
 
         return self._as_batch(self._all, taken, self._envs.rows.flags, infos)
+
+    def _usual_copies(self, infos: dict[int, dict[str, Any]]) -> StepBatch | None:
+        """The results of all in nearly every step, with as little ado; None: more than ends of episodes is told."""
+        rows, (code, begins, active, never, frames, kind) = self._envs.rows, self._ordinary_step
+        steps, finals = rows.steps, {}
+        if not self._envs.is_ordinary:
+            frames = steps.frames.copy()
+        if not self._envs.is_ordinary and (told := rows.flags.tobytes()) != code:
+            if (ends := ends_alone(told, self._ordinary_step)) is None:
+                return None
+            begins = ends
+            finals = {name: array.copy("K") for name, array in (steps.final_observations or {}).items()}
+            self._count_episodes(self._all, begins)
+        observations = {name: array.copy("K") for name, array in steps.observations.items()}
+        rewards, episodes = steps.rewards.copy(), self._episodes
+        return StepBatch(
+            self._all, observations, rewards, begins, never, finals, infos, begins, active, frames, episodes, kind
+        )
 
     def _as_batch(
         self,
@@ -418,7 +431,7 @@ class VecEnv:
         else:
             self._episodes = self._episodes.copy()
             self._episodes[envs] += begins
-        self._episodes.flags.writeable = False
+        self._episodes.setflags(write=False)
 
     def _ask_reset(
         self, envs: NDArray[np.int64], seeds: list[int | None] | None, options: dict[str, Any] | None

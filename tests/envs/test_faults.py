@@ -18,6 +18,7 @@ from appo.envs.registry import make_batch_env
 from appo.envs.synthetic_options import SyntheticOptions
 from appo.envs.vector.native import VectorEnvAdapter
 from appo.envs.vector.serial import SerialVecEnv
+from appo.envs.vector.shared_rows import map_rows
 
 
 class Counting(gymnasium.Env):
@@ -347,13 +348,14 @@ def test_parameters_that_cannot_be_set_again_are_told_as_such(monkeypatch):
 
 def test_a_step_with_bad_data_was_not_ordinary():
     batch = Batch({(0, 3): NAN}).reset()
-    batch.vec.is_only_writer = True
+    rows = map_rows(None, batch.vec.spec, num_envs=3, num_processes=1, keeps_final=False)
+    batch.vec.be_only_writer(rows.flags)
     actions = np.zeros((3, 1), np.float32)
-    batch.vec.step(actions, batch.out)
+    batch.vec.step(actions, rows.steps)
     assert batch.vec.is_ordinary, "otherwise this test would prove nothing"
-    batch.vec.step(actions, batch.out)
+    batch.vec.step(actions, rows.steps)
     with pytest.raises(BadEnvDataError):
-        batch.vec.step(actions, batch.out)
+        batch.vec.step(actions, rows.steps)
     assert not batch.vec.is_ordinary
 
 

@@ -783,7 +783,9 @@ def test_infos_hold_what_counts_whatever_the_backend(make):
     for where in ({"backend": "serial"}, {"num_workers": 2, **FORKED}):
         env = make(functools.partial(Talkative, length=2), 2, **where)
         env.reset()
-        assert env.step([0, 0]).infos == {0: {"true_reward": 2.0}, 1: {"true_reward": 2.0}}
+        batch = env.step([0, 0])
+        assert batch.infos == {0: {"true_reward": 2.0}, 1: {"true_reward": 2.0}}
+        assert batch.final_obs == {} and not batch.is_first.any(), "an info alone ends no episode"
         told = {"true_reward": 2.0, "episode_extra_stats": {"steps": 2}}
         assert env.step([0, 0]).infos == {0: told, 1: told}
 
