@@ -187,10 +187,8 @@ def _groups_of_env(env: str, members: Sequence[_Member], smooth: float) -> list[
         by_options.setdefault(of_member, []).append(member)
     groups = list(by_options.values())
     end = max(series.frames[-1] for member in members for series in member.curves.values())
-    grid = np.linspace(0.0, end, POINTS + 1)[1:]
-    width = max(1, round(smooth * POINTS))
     return [
-        Group(env, label, len(group), grid, _summary(group, grid, width))
+        group_of(env, label, [member.curves for member in group], end, smooth)
         for label, group in zip(_labels(groups), groups, strict=True)
     ]
 
@@ -207,8 +205,19 @@ def _labels(groups: Sequence[Sequence[_Member]]) -> list[str]:
     return labels
 
 
-def _summary(group: Sequence[_Member], grid: seeds.Array, width: int) -> seeds.Summary:
-    curves = [(run, policy, series) for run, member in enumerate(group) for policy, series in member.curves.items()]
+def group_of(env: str, label: str, runs: Sequence[dict[int, Series]], end: float, smooth: float = 0.0) -> Group:
+    """Runs that are told of as one.
+
+    Args:
+        env: their environment.
+        label: the options in which they differ from other groups of it.
+        runs: of each, policy -> its curve.
+        end: of the axis, which begins at 0.
+        smooth: share of the axis over which each curve is averaged, backwards from each point.
+    """
+    grid = np.linspace(0.0, end, POINTS + 1)[1:]
+    curves = [(number, policy, series) for number, run in enumerate(runs) for policy, series in run.items()]
     values = seeds.align([series for _, _, series in curves], grid)
-    runs, policies = (np.array([curve[place] for curve in curves]) for place in (0, 1))
-    return seeds.summarize(seeds.running_mean(values, width), runs, policies)
+    numbers, policies = (np.array([curve[place] for curve in curves]) for place in (0, 1))
+    means = seeds.running_mean(values, max(1, round(smooth * POINTS)))
+    return Group(env, label, len(runs), grid, seeds.summarize(means, numbers, policies))

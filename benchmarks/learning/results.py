@@ -1,0 +1,247 @@
+"""Results that people know: long runs of known tasks, whose scores and curves are kept.
+
+    python -m benchmarks.learning.results --tasks=hopper,walker2d [--seeds=3] [--train_dir=train_dir/results]
+    python -m benchmarks.learning.results --tasks=hopper,walker2d --plot=mujoco.png
+
+Each run is `train_appo.py` with no option but environment, seed and budget. What was interrupted, by Ctrl+C or worse,
+goes on where it stopped when the same command is given again. A run that has spent its budget plays 100 episodes with
+`enjoy_appo.py`; then its numbers and its curve go into `--out`, and it is not made again. `--plot` draws what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from appo.tools.curves import Group, Series, group_of, read_points, series_of
+from appo.tools.experiments import COMMAND_LINES_FILE, STATUS_FILE, SUMMARY_FILE
+from appo.tools.plot import draw_groups
+from benchmarks.learning.table import log_name
+from benchmarks.measuring import ROOT, last_line, parser_of, refuse_output, show, started, tell
+
+KEPT = ROOT / "benchmarks" / "learning" / "results.json"
+EPISODES = 100
+MOST_POINTS = 150  # of a curve that is kept
+RETURN, GAME_SCORE = "0_aux/avg_reward", "0_aux/avg_true_reward"
+COLUMNS = ("environment", "frames", "seeds", "return while learning", "return afterwards", "minutes", "starts")
+
+
+class KnownTask(NamedTuple):
+    """What is trained, and what is told of it."""
+
+    env: str
+    frames: int
+    metric: str = RETURN  # mean of the last 100 episodes
+
+
+KNOWN = {
+    "cartpole": KnownTask("CartPole-v1", 300_000),
+    "lunarlander": KnownTask("LunarLander-v3", 1_000_000),
+    "bipedalwalker": KnownTask("BipedalWalker-v3", 3_000_000),
+    "doorkey6": KnownTask("MiniGrid-DoorKey-6x6-v0", 500_000),
+    "doorkey8": KnownTask("MiniGrid-DoorKey-8x8-v0", 2_000_000),
+    "halfcheetah_1m": KnownTask("HalfCheetah-v5", 1_000_000),
+    "hopper_1m": KnownTask("Hopper-v5", 1_000_000),
+    "walker2d_1m": KnownTask("Walker2d-v5", 1_000_000),
+    "halfcheetah": KnownTask("HalfCheetah-v5", 3_000_000),
+    "hopper": KnownTask("Hopper-v5", 3_000_000),
+    "walker2d": KnownTask("Walker2d-v5", 3_000_000),
+    "ant": KnownTask("Ant-v5", 3_000_000),
+    "pong": KnownTask("atari_pong", 20_000_000, GAME_SCORE),
+    "breakout": KnownTask("atari_breakout", 20_000_000, GAME_SCORE),
+    "doom_basic": KnownTask("doom_basic", 600_000),
+    "health_gathering": KnownTask("doom_health_gathering", 6_000_000),
+    "my_way_home": KnownTask("doom_my_way_home", 10_000_000),
+    "deadly_corridor": KnownTask("doom_deadly_corridor", 10_000_000),
+}
+
+
+class Result(NamedTuple):
+    """One run that has spent its budget."""
+
+    task: str
+    seed: int
+    frames: int
+    hours: float  # of training, over all starts
+    starts: int
+    machine: str
+    last: float  # mean return of the last 100 episodes of training
+    played: float  # mean return of 100 episodes afterwards
+    played_error: float  # standard error of that
+    points: list[list[float]]  # (frames, mean return of the last 100 episodes)
+
+
+def train(name: str, seed: int, train_dir: Path) -> str:
+    """Train until the budget is spent, or go on doing so; why that failed, else empty."""
+    task, log = KNOWN[name], train_dir / log_name(name, seed)
+    experiment = f"{name}_{seed}"
+    command = [sys.executable, "train_appo.py", f"--env={task.env}", f"--experiment={experiment}", f"--seed={seed}"]
+    command += [f"--train_dir={train_dir}", f"--train_for_env_steps={task.frames}"]
+    failure = "" if _has_spent(train_dir / experiment, task.frames) else _failure(command, log)
+    return failure or play(task.env, experiment, train_dir)
+
+
+def _has_spent(folder: Path, frames: int) -> bool:
+    """A run has spent its budget, and only its episodes afterwards are missing."""
+    summary = folder / SUMMARY_FILE
+    return summary.exists() and json.loads(summary.read_text())["env_frames"] >= frames
+
+
+def play(env: str, experiment: str, train_dir: Path) -> str:
+    """Play with what was learned; why that failed, else empty."""
+    command = [sys.executable, "enjoy_appo.py", f"--env={env}", f"--experiment={experiment}", "--no_render"]
+    command += [f"--train_dir={train_dir}", f"--max_num_episodes={EPISODES}", f"--eval_num_envs={os.cpu_count()}"]
+    return _failure(command, train_dir / f"{experiment}_played.log")
+
+
+def _failure(command: Sequence[str], log: Path) -> str:
+    with started(command, log) as (process, _):
+        process.wait()
+    return f"exit code {process.returncode}: {last_line(log)}" if process.returncode else ""
+
+
+def result_of(name: str, seed: int, train_dir: Path) -> Result:
+    """Read what a run and its episodes afterwards have left."""
+    folder, metric = train_dir / f"{name}_{seed}", KNOWN[name].metric
+    curve = series_of(read_points(folder)[0], metric)
+    status = json.loads((folder / STATUS_FILE).read_text())
+    newest = max((folder / "evaluation").glob("policy0_step*.json"), key=lambda path: path.stat().st_mtime_ns)
+    played = json.loads(newest.read_text())["summary"]["true_return" if metric == GAME_SCORE else "return"]
+    return Result(
+        name,
+        seed,
+        status["env_frames"],
+        status["train_seconds"] / 3600,
+        len((folder / COMMAND_LINES_FILE).read_text().splitlines()),
+        machine(),
+        curve.values[-1],
+        played["mean"],
+        played["sem"],
+        thinned(curve),
+    )
+
+
+def thinned(curve: Series) -> list[list[float]]:
+    """At most `MOST_POINTS` of a curve, the first and the last among them."""
+    count = len(curve.frames)
+    places = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(int)).tolist()
+    return [[curve.frames[place], round(curve.values[place], 4)] for place in places]
+
+
+def machine() -> str:
+    """The processor, and how many of its cores this process may use."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} cores, {names[0] if names else platform.machine()}"
+
+
+def read(out: Path) -> list[Result]:
+    """The runs of a file, in their order; none where there is no file yet.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    if not out.exists():
+        return []
+    try:
+        return [Result(**run) for run in json.loads(out.read_text())]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"--out={out} holds no runs of this command ({error}); name another file") from error
+
+
+def write(out: Path, results: Sequence[Result]) -> None:
+    """A line for each run, in the order of the tasks."""
+    order = list(KNOWN)
+    ordered = sorted(results, key=lambda result: (order.index(result.task), result.seed))
+    lines = [json.dumps(result._asdict(), separators=(",", ":")) for result in ordered]
+    out.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def row(name: str, results: Sequence[Result]) -> list[str]:
+    """The cells of one task."""
+
+    def spread(values: Sequence[float]) -> str:
+        low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+        return low if len(values) == 1 else f"{statistics.mean(values):.4g} ({low} .. {high})"
+
+    return [
+        KNOWN[name].env,
+        f"{KNOWN[name].frames / 1e6:g}M",
+        str(len(results)),
+        spread([result.last for result in results]),
+        spread([result.played for result in results]),
+        f"{60 * statistics.median(result.hours for result in results):.0f}",
+        "-".join(map(str, sorted({result.starts for result in results}))),
+    ]
+
+
+def groups(results: Sequence[Result]) -> list[Group]:
+    """The curves of each task as one group, as `appo.tools.plot` draws them."""
+    by_task: dict[str, list[dict[int, Series]]] = {}
+    for result in results:
+        frames, values = (list(numbers) for numbers in zip(*result.points, strict=True))
+        by_task.setdefault(result.task, []).append({0: Series(frames, values)})
+    return [group_of(KNOWN[name].env, "", runs, KNOWN[name].frames) for name, runs in by_task.items()]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Make the runs that are missing, or draw those that there are; 1 when one failed."""
+    chosen, results = _parse(argv)
+    names, has_failed = chosen.tasks, False
+    if chosen.plot is None:
+        chosen.train_dir.mkdir(parents=True, exist_ok=True)
+        wanted = [(name, seed) for name in names for seed in range(1, chosen.seeds + 1)]
+        for name, seed in wanted:
+            if any((result.task, result.seed) == (name, seed) for result in results):
+                continue
+            tell(f"{name}, seed {seed}: {KNOWN[name].frames:,} frames of {KNOWN[name].env} ...")
+            if failure := train(name, seed, chosen.train_dir):
+                tell(f"{name}, seed {seed} failed with {failure}")
+                has_failed = True
+                continue
+            results.append(result_of(name, seed, chosen.train_dir))
+            write(chosen.out, results)
+    asked = [result for result in results if result.task in names]
+    if chosen.plot is not None and asked:
+        draw_groups(groups(asked), RETURN, "frames").savefig(chosen.plot, dpi=120)
+        tell(str(chosen.plot))
+    there_are = [name for name in names if any(result.task == name for result in asked)]
+    show(COLUMNS, [row(name, [result for result in asked if result.task == name]) for name in there_are])
+    return int(has_failed)
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[Result]]:
+    """What was typed, and the runs that there are; exits when it cannot be done."""
+    parser = parser_of("benchmarks.learning.results", __doc__)
+    parser.add_argument("--tasks", default="all", help=f"comma separated, or all: {', '.join(KNOWN)}")
+    parser.add_argument("--seeds", type=int, default=1, help="runs per task, seeds 1, 2, ...")
+    parser.add_argument("--train_dir", type=Path, default=ROOT / "train_dir" / "results", help="where runs lie")
+    parser.add_argument("--out", type=Path, default=KEPT, help="JSON file of the runs that are complete")
+    parser.add_argument("--plot", type=Path, default=None, help="draw the curves into this file instead of training")
+    chosen = parser.parse_args(argv)
+    chosen.tasks = list(KNOWN) if chosen.tasks == "all" else chosen.tasks.split(",")
+    try:
+        if unknown := [name for name in chosen.tasks if name not in KNOWN]:
+            raise ValueError(f"unknown tasks {', '.join(unknown)}; there are {', '.join(KNOWN)}")
+        if chosen.seeds < 1:
+            raise ValueError(f"--seeds={chosen.seeds}: at least 1")
+        refuse_output(chosen.out)
+        return chosen, read(chosen.out)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Results of known tasks: runs are made once, go on where they stopped, and the page says what is kept."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from appo.tools.curves import Series
+from benchmarks.learning import results
+from benchmarks.learning.results import KEPT, KNOWN, MOST_POINTS, KnownTask, main, read, row, thinned
+from tests.architecture.source_tree import ROOT
+
+PAGE = ROOT / "docs" / "results.md"
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "KNOWN", {"identity": KnownTask("synthetic_identity", 6000)})
+    monkeypatch.setattr(results, "EPISODES", 8)
+    return ["--tasks=identity", f"--train_dir={tmp_path / 'runs'}", f"--out={tmp_path / 'kept.json'}"]
+
+
+def test_a_run_goes_on_where_it_stopped_is_kept_drawn_and_not_made_again(words, tmp_path, capsys, monkeypatch):
+    begun = ["--env=synthetic_identity", "--seed=1", "--experiment=identity_1", "--train_for_env_steps=2000"]
+    command = [sys.executable, "train_appo.py", *begun, f"--train_dir={tmp_path / 'runs'}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert main(words) == 0, capsys.readouterr().out
+    (kept,) = read(tmp_path / "kept.json")
+    assert (kept.task, kept.seed, kept.starts) == ("identity", 1, 2)
+    assert 6000 <= kept.frames < 12_000 and kept.points[-1][0] <= kept.frames and kept.hours > 0
+    assert kept.last == pytest.approx(kept.points[-1][1], abs=1e-3) and 0.0 < kept.played <= 20.0
+    monkeypatch.setattr(results, "train", lambda *_: pytest.fail("the run is there"))
+    assert main(words) == 0
+    assert main([*words, f"--plot={tmp_path / 'curves.png'}"]) == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert " | ".join(row("identity", [kept])) in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_told_of_and_not_kept(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(results.KNOWN, "identity", KnownTask("synthetic_nonsense", 6000))
+    assert main(words) == 1
+    assert "identity, seed 1 failed with exit code 2: " in capsys.readouterr().out
+    assert not (tmp_path / "kept.json").exists()
+
+
+def test_only_the_episodes_afterwards_are_played_where_only_they_are_missing(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "play", lambda *_: "exit code 1: no window")
+    assert main(words) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(results, "KNOWN", {"identity": KnownTask("synthetic_identity", 6000)})
+    monkeypatch.setattr(results, "EPISODES", 8)
+    assert main(words) == 0
+    (kept,) = read(tmp_path / "kept.json")
+    assert kept.starts == 1
+
+
+def test_a_long_curve_keeps_its_ends():
+    curve = Series([float(frames) for frames in range(1000)], [frames / 3 for frames in range(1000)])
+    kept = thinned(curve)
+    assert len(kept) == MOST_POINTS and kept[0] == [0.0, 0.0] and kept[-1] == [999.0, 333.0]
+    assert thinned(Series([5.0], [1.0])) == [[5.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tasks=chess"], "unknown tasks chess; there are cartpole, "),
+        (["--seeds=0"], "--seeds=0: at least 1"),
+        (["--out=benchmarks/learning/unseen_beside_sb3.json"], "holds no runs of this command"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(words, told, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert told in capsys.readouterr().err
+
+
+def test_the_page_has_the_row_of_each_task_that_is_kept():
+    kept, page = read(KEPT), PAGE.read_text()
+    assert json.loads(KEPT.read_text()), "no run is kept"
+    for name in {result.task for result in kept}:
+        cells = row(name, [result for result in kept if result.task == name])
+        assert f"| {' | '.join(cells)} |\n" in page, name
+        assert name in KNOWN
