@@ -36,7 +36,8 @@ FLOORS = [
     ["appo.algorithms.evaluation"],
     ["appo.algorithms.reporting", "appo.algorithms.workers"],
     ["appo.algorithms.run"],
-    ["train_appo", "enjoy_appo", "appo.tools", "benchmarks"],
+    ["train_appo", "enjoy_appo", "appo.tools"],
+    ["benchmarks"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CONFIG_READERS = {"appo.algorithms.train_config", "appo.algorithms.config"}  # of every room's config.py, on any floor
@@ -46,6 +47,7 @@ HOLDERS_OF_THE_WHOLE_CONFIG = {
     "appo.algorithms.config",
     "appo.algorithms.run",
     "appo.algorithms.evaluation",  # a policy is loaded from its experiment
+    *FLOORS[-2],
     *FLOORS[-1],
 }
 PROCESS_LIBRARIES = {"multiprocessing", "threading", "_thread", "queue", "socket", "subprocess", "gymnasium"}
