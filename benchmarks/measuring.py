@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,6 +281,11 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_row(*row)
     Console().print(table)
     print(markdown(columns, rows))
+
+
+def mean_and_range(values: Sequence[float]) -> str:
+    """The mean, and the smallest and the largest."""
+    return f"{statistics.mean(values):.4g} ({min(values):.4g} .. {max(values):.4g})"
 
 
 def tell(line: str) -> None:

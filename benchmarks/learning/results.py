@@ -1,18 +1,18 @@
-"""Results that people know: long runs of known tasks, whose scores and curves are kept.
+"""Results of well-known tasks: long training runs whose scores and curves are kept.
 
     python -m benchmarks.learning.results --tasks=hopper,walker2d [--seeds=3] [--train_dir=train_dir/results]
     python -m benchmarks.learning.results --tasks=hopper,walker2d --plot=mujoco.png
 
 Each run is `train_appo.py` with no option but environment, seed and budget. What was interrupted, by Ctrl+C or worse,
-goes on where it stopped when the same command is given again. A run that has spent its budget plays 100 episodes with
-`enjoy_appo.py`; then its numbers and its curve go into `--out`, and it is not made again. `--plot` draws what is there.
+goes on where it stopped when the same command is given again. When the budget is spent, `enjoy_appo.py` plays 100
+episodes with the last checkpoint; then scores and curve are added to `--out`, and the run is not made again. `--plot`
+trains nothing: it draws the curves of `--out`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import sys
@@ -22,16 +22,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from appo.tools.curves import Group, Series, group_of, read_points, series_of
+from appo.tools.arguments import EXIT_REFUSED, Refused
+from appo.tools.curves import RETURN, Group, Series, group_of, read_points, series_of
 from appo.tools.experiments import COMMAND_LINES_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.tools.plot import draw_groups
+from appo.utils.processes import usable_cores
 from benchmarks.learning.table import log_name
-from benchmarks.measuring import ROOT, last_line, parser_of, refuse_output, show, started, tell
+from benchmarks.measuring import ROOT, last_line, mean_and_range, parser_of, refuse_output, show, started, tell
 
 KEPT = ROOT / "benchmarks" / "learning" / "results.json"
 EPISODES = 100
+EVAL_NUM_ENVS = 8
 MOST_POINTS = 150  # of a curve that is kept
-RETURN, GAME_SCORE = "0_aux/avg_reward", "0_aux/avg_true_reward"
+GAME_SCORE = "0_aux/avg_true_reward"  # of whole games, where an episode is a life
 COLUMNS = ("environment", "frames", "seeds", "return while learning", "return afterwards", "minutes", "starts")
 
 
@@ -71,7 +74,7 @@ class Result(NamedTuple):
     task: str
     seed: int
     frames: int
-    hours: float  # of training, over all starts
+    seconds: float  # of training, over all starts
     starts: int
     machine: str
     last: float  # mean return of the last 100 episodes of training
@@ -99,7 +102,7 @@ def _has_spent(folder: Path, frames: int) -> bool:
 def play(env: str, experiment: str, train_dir: Path) -> str:
     """Play with what was learned; why that failed, else empty."""
     command = [sys.executable, "enjoy_appo.py", f"--env={env}", f"--experiment={experiment}", "--no_render"]
-    command += [f"--train_dir={train_dir}", f"--max_num_episodes={EPISODES}", f"--eval_num_envs={os.cpu_count()}"]
+    command += [f"--train_dir={train_dir}", f"--max_num_episodes={EPISODES}", f"--eval_num_envs={EVAL_NUM_ENVS}"]
     return _failure(command, train_dir / f"{experiment}_played.log")
 
 
@@ -120,7 +123,7 @@ def result_of(name: str, seed: int, train_dir: Path) -> Result:
         name,
         seed,
         status["env_frames"],
-        status["train_seconds"] / 3600,
+        status["train_seconds"],
         len((folder / COMMAND_LINES_FILE).read_text().splitlines()),
         machine(),
         curve.values[-1],
@@ -144,7 +147,7 @@ def machine() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(os.sched_getaffinity(0))} cores, {names[0] if names else platform.machine()}"
+    return f"{len(usable_cores())} cores, {names[0] if names else platform.machine()}"
 
 
 def read(out: Path) -> list[Result]:
@@ -171,55 +174,81 @@ def write(out: Path, results: Sequence[Result]) -> None:
 
 def row(name: str, results: Sequence[Result]) -> list[str]:
     """The cells of one task."""
-
-    def spread(values: Sequence[float]) -> str:
-        low, high = f"{min(values):.4g}", f"{max(values):.4g}"
-        return low if len(values) == 1 else f"{statistics.mean(values):.4g} ({low} .. {high})"
-
     return [
         KNOWN[name].env,
         f"{KNOWN[name].frames / 1e6:g}M",
         str(len(results)),
-        spread([result.last for result in results]),
-        spread([result.played for result in results]),
-        f"{60 * statistics.median(result.hours for result in results):.0f}",
+        mean_and_range([result.last for result in results]),
+        mean_and_range([result.played for result in results]),
+        f"{statistics.median(result.seconds for result in results) / 60:.0f}",
         "-".join(map(str, sorted({result.starts for result in results}))),
     ]
 
 
 def groups(results: Sequence[Result]) -> list[Group]:
-    """The curves of each task as one group, as `appo.tools.plot` draws them."""
+    """The curves of each task as one group, as `appo.tools.plot` draws them.
+
+    Tasks that differ only in their budget share a panel and are told apart by it.
+    """
     by_task: dict[str, list[dict[int, Series]]] = {}
     for result in results:
         frames, values = (list(numbers) for numbers in zip(*result.points, strict=True))
         by_task.setdefault(result.task, []).append({0: Series(frames, values)})
-    return [group_of(KNOWN[name].env, "", runs, KNOWN[name].frames) for name, runs in by_task.items()]
+    envs = [KNOWN[name].env for name in by_task]
+    found = []
+    for name, runs in by_task.items():
+        env, budget, *_ = KNOWN[name]
+        end = max(KNOWN[other].frames for other in by_task if KNOWN[other].env == env)
+        found.append(group_of(env, f"{budget / 1e6:g}M frames" if envs.count(env) > 1 else "", runs, end))
+    return found
+
+
+def make_missing(names: Sequence[str], seeds: int, train_dir: Path, out: Path, results: list[Result]) -> bool:
+    """Make the runs that `results` lacks, and add them to it and to `out`; whether all succeeded."""
+    have_succeeded = True
+    there_are = {(result.task, result.seed) for result in results}
+    for name, seed in [(name, seed) for name in names for seed in range(1, seeds + 1) if (name, seed) not in there_are]:
+        tell(f"{name}, seed {seed}: {KNOWN[name].frames:,} frames of {KNOWN[name].env} ...")
+        if failure := train(name, seed, train_dir):
+            tell(f"{name}, seed {seed} failed with {failure}")
+            have_succeeded = False
+            continue
+        results.append(result_of(name, seed, train_dir))
+        write(out, results)
+    return have_succeeded
+
+
+def draw(results: Sequence[Result], target: Path) -> None:
+    """A picture of curves, a panel for each environment.
+
+    Raises:
+        ValueError, OSError: there is nothing to draw, or no such file can be written.
+    """
+    if not results:
+        raise ValueError("no run of these tasks is there yet: leave out --plot to make them")
+    try:
+        draw_groups(groups(results), RETURN, "frames").savefig(target, dpi=120)
+    except Refused as error:  # more environments than panels
+        raise ValueError(str(error)) from error
 
 
 def main(argv: Sequence[str]) -> int:
     """Make the runs that are missing, or draw those that there are; 1 when one failed."""
     chosen, results = _parse(argv)
-    names, has_failed = chosen.tasks, False
+    have_succeeded = True
     if chosen.plot is None:
         chosen.train_dir.mkdir(parents=True, exist_ok=True)
-        wanted = [(name, seed) for name in names for seed in range(1, chosen.seeds + 1)]
-        for name, seed in wanted:
-            if any((result.task, result.seed) == (name, seed) for result in results):
-                continue
-            tell(f"{name}, seed {seed}: {KNOWN[name].frames:,} frames of {KNOWN[name].env} ...")
-            if failure := train(name, seed, chosen.train_dir):
-                tell(f"{name}, seed {seed} failed with {failure}")
-                has_failed = True
-                continue
-            results.append(result_of(name, seed, chosen.train_dir))
-            write(chosen.out, results)
-    asked = [result for result in results if result.task in names]
-    if chosen.plot is not None and asked:
-        draw_groups(groups(asked), RETURN, "frames").savefig(chosen.plot, dpi=120)
+        have_succeeded = make_missing(chosen.tasks, chosen.seeds, chosen.train_dir, chosen.out, results)
+    by_task = {name: [result for result in results if result.task == name] for name in chosen.tasks}
+    if chosen.plot is not None:
+        try:
+            draw([run for runs in by_task.values() for run in runs], chosen.plot)
+        except (ValueError, OSError) as error:
+            print(f"results: {error}", file=sys.stderr)
+            return EXIT_REFUSED
         tell(str(chosen.plot))
-    there_are = [name for name in names if any(result.task == name for result in asked)]
-    show(COLUMNS, [row(name, [result for result in asked if result.task == name]) for name in there_are])
-    return int(has_failed)
+    show(COLUMNS, [row(name, runs) for name, runs in by_task.items() if runs])
+    return int(not have_succeeded)
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[Result]]:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.learning import table
 from benchmarks.learning.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, UnseenTask, choose, require_packages
-from benchmarks.measuring import POLL_S, ROOT, last_line, parser_of, refuse_output, show, started, tell
+from benchmarks.measuring import POLL_S, ROOT, last_line, mean_and_range, parser_of, refuse_output, show, started, tell
 from benchmarks.speed.side_by_side import Refusal, imported_version
 
 PROGRAM = ROOT / "benchmarks" / "peers" / "stable_baselines3_unseen.py"
@@ -186,12 +186,17 @@ def compare(
 def row(comparison: Comparison) -> list[str]:
     """The cells of one task."""
     task = UNSEEN[comparison.task]
-    cells = [comparison.task, f"{task.random:g}", f"{task.good:g}", _spread(comparison.ours)]
+    cells = [comparison.task, f"{task.random:g}", f"{task.good:g}", mean_and_range(_scores(comparison.ours))]
     if comparison.cannot:
         return [*cells, "cannot", "", ""]
     ratio = comparison.time_ratio
     told = f"{ratio:.2f}" + ("" if ratio <= MOST_TIME else f" (above {MOST_TIME:g})")
-    return [*cells, f"{task.peer} {_spread(comparison.peers)}", "yes" if comparison.is_as_good else "no", told]
+    return [
+        *cells,
+        f"{task.peer} {mean_and_range(_scores(comparison.peers))}",
+        "yes" if comparison.is_as_good else "no",
+        told,
+    ]
 
 
 def verdict(comparisons: Sequence[Comparison]) -> str:
@@ -206,11 +211,6 @@ def verdict(comparisons: Sequence[Comparison]) -> str:
 
 def _scores(runs: Sequence[Run]) -> list[float]:
     return [run.score for run in runs]
-
-
-def _spread(runs: Sequence[Run]) -> str:
-    scores = _scores(runs)
-    return f"{statistics.mean(scores):.4g} ({min(scores):.4g} .. {max(scores):.4g})"
 
 
 def write(file: Path, comparisons: Iterable[Comparison], version: str, frames: int | None) -> None:

@@ -100,7 +100,7 @@ class SerialVecEnv:
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
         self._num_steps = 0
-        self._own_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None  # and what they say of common steps
+        self._own_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None  # and their values in ordinary steps
         self._ordinary: StepArrays | None = None  # arrays that say what an ordinary step says
         self._seen: tuple[StepArrays | None, list[np.ndarray], list[np.ndarray] | None] = (None, [], None)
         self._streaks = [FailureStreak() for _ in contexts]
@@ -112,14 +112,14 @@ class SerialVecEnv:
         return self._ordinary is not None
 
     def be_only_writer(self, flags: NDArray[np.uint8]) -> None:
-        """Every step is given the same arrays, into which nobody else writes: what they say is not written again.
+        """Be given the same arrays in every step, into which nobody else writes: values that they have stay unwritten.
 
         Args:
             flags: [FLAGS, E] those of these arrays, as one block, see `shared_rows.SharedRows`.
         """
-        common = np.zeros_like(flags)
-        common[FLAGS.index("active")] = 1
-        self._own_flags = flags, common
+        ordinary = np.zeros_like(flags)
+        ordinary[FLAGS.index("active")] = 1
+        self._own_flags = flags, ordinary
 
     @property
     def envs(self) -> list[Any]:
@@ -142,7 +142,8 @@ class SerialVecEnv:
         if self._own_flags is None:
             fill_common_case(out)
         elif out is not self._ordinary:
-            np.copyto(*self._own_flags)  # at once: a third of the time
+            flags, ordinary = self._own_flags
+            flags[:] = ordinary  # with the frames less than half the time of `fill_common_case`
             out.frames.fill(1)
         self._ordinary = None
         target = self._target(out)

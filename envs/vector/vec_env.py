@@ -363,12 +363,15 @@ class VecEnv:
         return self._as_batch(self._all, taken, self._envs.rows.flags, infos)
 
     def _usual_copies(self, infos: dict[int, dict[str, Any]]) -> StepBatch | None:
-        """The results of all in nearly every step, with as little ado; None: more than ends of episodes is told."""
+        """Copies of the results of all, for steps in which at most episodes ended; None: flags say something else.
+
+        `_as_batch` does the same for any step, with more calls.
+        """
         rows, (code, begins, active, never, frames, kind) = self._envs.rows, self._ordinary_step
-        steps, finals = rows.steps, {}
+        steps, finals, told = rows.steps, {}, code
         if not self._envs.is_ordinary:
-            frames = steps.frames.copy()
-        if not self._envs.is_ordinary and (told := rows.flags.tobytes()) != code:
+            told, frames = rows.flags.tobytes(), steps.frames.copy()
+        if told != code:
             if (ends := ends_alone(told, self._ordinary_step)) is None:
                 return None
             begins = ends
