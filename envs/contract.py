@@ -20,8 +20,7 @@ from appo.envs.wrappers import layers
 
 OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
 REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
-INFO_KEYS = frozenset(("num_frames", "is_active", *REPORTED))
-"""Every key of a step's info that is read where no action is forbidden."""
+_BESIDE_FRAMES = frozenset(("is_active", *REPORTED))  # what a step's info may say, too, where all actions are allowed
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
 
@@ -58,6 +57,14 @@ def read_info(info: Any) -> tuple[int, bool]:
     if reports:
         check_report(info)
     return frames, reports
+
+
+def frames_alone(info: Any) -> int:
+    """The frames of a step whose info says nothing else; 0: it says more, or something in another way."""
+    if type(info) is not dict or not _BESIDE_FRAMES.isdisjoint(info):
+        return 0
+    frames = info.get("num_frames", 1)
+    return frames if type(frames) is int and 0 < frames <= _MAX_FRAMES else 0
 
 
 def reported(infos: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:

@@ -59,9 +59,12 @@ class ObservationLayout:
         if repeated:
             raise UnsupportedSpaceError(f"two observations are both named {sorted(repeated)}; rename a key of {space}")
         first = self.parts[0]
-        self.is_plain = len(self.parts) == 1 and not first.path and bool(first.native_shape) and first.offset is None
-        """A single array: `views[0][row] = observation` is all that `write` would do, if it fits. A single number is
-        none: it comes as a Python number, a scalar or an array, and `write` knows them apart."""
+        is_array = bool(first.native_shape) and first.offset is None
+        self.is_plain = len(self.parts) == 1 and len(first.path) < 2 and is_array
+        """A single array, may be the only one of a dict: `views[0][row] = array` is all that `write` would do, if it
+        fits. A single number is none: it comes as a Python number, a scalar or an array, and `write` knows them
+        apart."""
+        self.plain_key = first.path[0] if first.path else None
         self.plain_shape = first.native_shape
         self.known_types: list[Any] = [None] * len(self.parts)
         """The dtype last seen of each part, of single numbers their type: such values are known to be castable."""
@@ -109,12 +112,11 @@ class ObservationLayout:
         Raises:
             MisfitError: see `write`.
         """
-        try:
-            is_known = observation.dtype is self.known_types[0] and observation.shape == self.plain_shape
-        except AttributeError:  # no array
-            is_known = False
-        if is_known:
-            views[0][row] = observation
+        array = observation
+        if self.plain_key is not None:
+            array = observation.get(self.plain_key) if type(observation) is dict else None
+        if type(array) is np.ndarray and array.dtype is self.known_types[0] and array.shape == self.plain_shape:
+            views[0][row] = array
         else:
             self.write(views, row, observation)
 

@@ -36,7 +36,7 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from appo.envs.contract import INFO_KEYS
+from appo.envs.contract import frames_alone
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
 from appo.envs.parallel_adapter import ParallelEnvAdapter
 from appo.envs.spaces import random_actions
@@ -243,7 +243,7 @@ class SerialVecEnv:
         view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
         layout = self._plain[0].layout
         # What is looked up once is not looked up for each of many environments.
-        shape, dtype, says_nothing, array = layout.plain_shape, layout.known_types[0], INFO_KEYS.isdisjoint, np.ndarray
+        shape, dtype, key, array = layout.plain_shape, layout.known_types[0], layout.plain_key, np.ndarray
         steps = iter(enumerate(zip(self._plain, self._actions.rows(actions), strict=True)))
         while True:
             try:
@@ -253,19 +253,25 @@ class SerialVecEnv:
                         adapter.step(action, row, target)
                         continue
                     observation, rewards[row], terminated, truncated, info = adapter.step_env(action)
+                    value = observation
+                    if key is not None:
+                        value = observation.get(key) if type(observation) is dict else None
+                    frames = frames_alone(info) if info else 1
                     if (
                         terminated
                         or truncated
-                        or (info and not (type(info) is dict and says_nothing(info)))
+                        or not frames
                         or adapter.is_to_be_cut
-                        or type(observation) is not array
-                        or observation.dtype is not dtype
-                        or observation.shape != shape
+                        or type(value) is not array
+                        or value.dtype is not dtype
+                        or value.shape != shape
                     ):
                         is_ordinary = False
                         adapter.finish(observation, terminated, truncated, info, row, target)
-                    else:
-                        view[row] = observation
+                        continue
+                    view[row] = value
+                    if frames != 1:
+                        is_ordinary, target.out.frames[row] = False, frames
                 return is_ordinary
             except FAILURES as error:
                 is_ordinary = False

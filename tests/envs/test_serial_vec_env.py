@@ -3,6 +3,7 @@
 import gc
 import time
 import weakref
+from collections import OrderedDict, UserDict
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
 from appo.envs.specs import in_words, require_spec
 from appo.envs.synthetic_options import SyntheticOptions
+from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.serial import SerialVecEnv
 from appo.utils.options import ConfigError
 
@@ -167,7 +169,12 @@ def test_a_final_observation_is_of_an_active_agent():
 
 
 @pytest.mark.parametrize(
-    ("info", "name", "value"), [({"num_frames": 4}, "frames", 4), ({"is_active": False}, "active", 0)]
+    ("info", "name", "value"),
+    [
+        ({"num_frames": 4}, "frames", 4),
+        ({"num_frames": np.float64(4)}, "frames", 4),
+        ({"is_active": False}, "active", 0),
+    ],
 )
 def test_each_word_of_an_info_counts_without_the_others(info, name, value):
     steps = after_steps(batch_of(Scripted(CONTINUES, infos={2: info | {"other": 1}})), 3)
@@ -189,6 +196,68 @@ def test_an_info_that_is_no_dict_is_refused_whatever_it_holds():
 
     with pytest.raises(EnvError, match="'info' should be a dict, but is list"):
         after_steps(batch_of(Listing(CONTINUES)), 1)
+
+
+@pytest.mark.parametrize("frames", [0, -1, 2**31, 1.5, "2"])
+def test_a_step_of_no_sensible_number_of_frames_is_refused(frames):
+    with pytest.raises(EnvError, match="'num_frames' should be a whole number of frames"):
+        after_steps(batch_of(Scripted(CONTINUES, infos={1: {"num_frames": frames}})), 1)
+
+
+def test_frames_are_those_of_their_step_when_a_caller_gives_the_same_arrays_each_time():
+    with make_vec_env([lambda: Scripted(CONTINUES, infos={2: {"num_frames": 4}})] * 2, backend="serial") as vec:
+        vec.reset()
+        batches = [vec.step(np.zeros(2, np.int64)) for _ in range(3)]
+    assert [batch.frames.tolist() for batch in batches] == [[1, 1], [4, 4], [1, 1]]
+
+
+class InDict(Scripted):
+    """Gives its observations in a dict, or as a function makes them of it."""
+
+    observation_space = spaces.Dict({"place": Scripted.observation_space})
+
+    def __init__(self, *script, given=dict):
+        super().__init__(*script)
+        self.given = given
+
+    def _observation(self):
+        return self.given({"place": super()._observation()})
+
+
+class OtherDict(UserDict):
+    """Not a `dict`."""
+
+
+@pytest.mark.parametrize("given", [dict, OrderedDict, OtherDict, lambda it: it | {"more": 1}])
+def test_the_only_observation_of_a_dict_is_found_whatever_kind_of_dict_it_is(given):
+    steps = after_steps(batch_of(InDict(CONTINUES, TERMINATES, given=given), InDict(CONTINUES, given=given)), 3)
+    assert [step.observations["place"].tolist() for step in steps] == [
+        [[1, 0], [1, 0]],
+        [[1, 1], [1, 1]],
+        [[2, 0], [1, 2]],
+        [[2, 1], [1, 3]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            lambda it: {"other": it["place"]},
+            r"'place' should be in every observation, but is missing: it has \['other'",
+        ),
+        (lambda it: it["place"], "'place' should be in every observation"),
+        (lambda it: {"place": it["place"][:1]}, r"'place' should be of shape \(2,\)"),
+        (lambda it: {"place": it["place"].astype(complex)}, "'place' should be float64"),
+    ],
+)
+def test_a_dict_without_its_only_observation_is_refused_in_every_step(given, message):
+    env = InDict(CONTINUES)
+    batch = batch_of(env)
+    after_steps(batch, 2)
+    env.given = given
+    with pytest.raises(EnvError, match=message):
+        batch.step(np.zeros((1, 1), np.float32), garbage(batch))
 
 
 def test_frames_of_a_step_that_terminates_count():

@@ -297,7 +297,10 @@ def test_a_whole_number_that_cannot_be_stored_is_refused_whatever_came_before(be
         (spaces.MultiDiscrete([2, 3], start=[1, 1]), False),
         (spaces.Discrete(3), False),
         (spaces.Box(0, 1, ()), False),
-        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), False),
+        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), True),
+        (spaces.Dict({"a": spaces.Discrete(2)}), False),
+        (spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Box(0, 1, (2,))}), False),
+        (spaces.Dict({"a": spaces.Dict({"b": spaces.Box(0, 1, (2,))})}), False),
     ],
 )
 def test_an_observation_is_plain_where_it_is_an_array_that_is_stored_as_it_comes(space, is_plain):
