@@ -20,7 +20,8 @@ from appo.envs.wrappers import layers
 
 OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
 REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
-_BESIDE_FRAMES = frozenset(("is_active", *REPORTED))  # what a step's info may say, too, where all actions are allowed
+_BESIDE_FRAMES = frozenset(("is_active", *REPORTED))
+"""Keys of a step's info that are read beside `num_frames`; action masks are read apart."""
 _MAX_FRAMES = 2**31 - 1  # what the arrays of a step can hold
 
 
@@ -60,7 +61,7 @@ def read_info(info: Any) -> tuple[int, bool]:
 
 
 def frames_alone(info: Any) -> int:
-    """The frames of a step whose info says nothing else; 0: it says more, or something in another way."""
+    """Frames of a step whose info holds nothing else that is read; 0: `read_info` has to look at it."""
     if type(info) is not dict or not _BESIDE_FRAMES.isdisjoint(info):
         return 0
     frames = info.get("num_frames", 1)

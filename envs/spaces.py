@@ -61,10 +61,11 @@ class ObservationLayout:
         first = self.parts[0]
         is_array = bool(first.native_shape) and first.offset is None
         self.is_plain = len(self.parts) == 1 and len(first.path) < 2 and is_array
-        """A single array, may be the only one of a dict: `views[0][row] = array` is all that `write` would do, if it
-        fits. A single number is none: it comes as a Python number, a scalar or an array, and `write` knows them
-        apart."""
+        """The observation is one array, alone or under the only key of a dict: if it fits, `views[0][row] = array` does
+        all that `write` would. A single number is none: it comes as a Python number, a scalar or an array, and `write`
+        knows them apart."""
         self.plain_key = first.path[0] if first.path else None
+        """None: the observation is the array itself."""
         self.plain_shape = first.native_shape
         self.known_types: list[Any] = [None] * len(self.parts)
         """The dtype last seen of each part, of single numbers their type: such values are known to be castable."""
@@ -98,8 +99,10 @@ class ObservationLayout:
                 fits = type(value) is known[number] and not batch
             if not fits:
                 array = _fitting(value, self.parts[number], batch)
-                is_number = isinstance(value, int | float | np.generic)
-                known[number] = type(value) if is_number else array.dtype
+                if isinstance(value, int | float | np.generic):
+                    known[number] = type(value)
+                else:
+                    value, known[number] = array, array.dtype  # converted once: some objects do it anew each time
             try:
                 views[number][rows] = value if offset is None else value - offset
             except OverflowError:  # Python's whole numbers have no bounds
@@ -112,11 +115,11 @@ class ObservationLayout:
         Raises:
             MisfitError: see `write`.
         """
-        array = observation
+        value = observation
         if self.plain_key is not None:
-            array = observation.get(self.plain_key) if type(observation) is dict else None
-        if type(array) is np.ndarray and array.dtype is self.known_types[0] and array.shape == self.plain_shape:
-            views[0][row] = array
+            value = observation.get(self.plain_key) if type(observation) is dict else None
+        if type(value) is np.ndarray and value.dtype is self.known_types[0] and value.shape == self.plain_shape:
+            views[0][row] = value
         else:
             self.write(views, row, observation)
 

@@ -107,8 +107,8 @@ class SerialVecEnv:
 
     @property
     def is_ordinary(self) -> bool:
-        """In the last step of all, no episode began or ended, nothing failed and no info said anything. False: that is
-        not known, as without `be_only_writer`."""
+        """In the last step of all, no episode began or ended, nothing failed and every info said what an ordinary one
+        says. False: that is not known, as without `be_only_writer`."""
         return self._ordinary is not None
 
     def be_only_writer(self, flags: NDArray[np.uint8]) -> None:
@@ -235,7 +235,10 @@ class SerialVecEnv:
                 self._recover(row // self.spec.agents_per_env, row, error, target)
 
     def _step_plain(self, actions: np.ndarray, target: Target) -> bool:
-        """`_step_all` for single environments whose observation is one array: those without news need no call.
+        """`_step_all` for single environments whose observation is one array, alone or in a dict.
+
+        Those that have no more to say than how many frames a step took need no call; what
+        `ObservationLayout.write_plain` asks of an array is asked here again.
 
         Returns:
             The step was ordinary for all: nothing but observations and rewards was written.
@@ -254,7 +257,7 @@ class SerialVecEnv:
                         continue
                     observation, rewards[row], terminated, truncated, info = adapter.step_env(action)
                     value = observation
-                    if key is not None:
+                    if key is not None:  # a dict of another type may find its values in its own way: `write` asks it
                         value = observation.get(key) if type(observation) is dict else None
                     frames = frames_alone(info) if info else 1
                     if (
@@ -378,7 +381,10 @@ class SerialVecEnv:
         listeners = enumerate(find_ability(adapter.env, TrainingProgressListener) for adapter in self._adapters)
         self._listeners = {index: listener for index, listener in listeners if listener is not None}
         singles = [adapter for adapter in self._adapters if isinstance(adapter, SingleEnvAdapter)]
-        self._plain = singles if self._adapters[0].layout.is_plain and len(self.spec.observations) == 1 else []
+        # Environments of one spec may still give their observations differently, say in a dict or counted from 5.
+        ways = {(one.layout.is_plain, one.layout.plain_key, one.layout.plain_shape) for one in singles}
+        are_alike = len(ways) == 1 and singles[0].layout.is_plain and len(self.spec.observations) == 1
+        self._plain = singles if are_alike else []
 
     def _per_env(self, actions: np.ndarray) -> Any:
         """[E, W] -> for each environment what its adapter takes: an action, or a list with one per agent."""

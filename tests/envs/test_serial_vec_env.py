@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from appo.envs.adapters import first_seed, step_arrays
+from appo.envs.adapters import SingleEnvAdapter, first_seed, step_arrays
 from appo.envs.api import ActionLeaf, Decorrelation, DifferentSpecError, EnvContext, EnvError, EnvSpec, ObservationLeaf
 from appo.envs.families.classic import ClassicOptions
 from appo.envs.faults import FaultPolicy
@@ -212,7 +212,7 @@ def test_frames_are_those_of_their_step_when_a_caller_gives_the_same_arrays_each
 
 
 class InDict(Scripted):
-    """Gives its observations in a dict, or as a function makes them of it."""
+    """Observes a dict, which `given` may change."""
 
     observation_space = spaces.Dict({"place": Scripted.observation_space})
 
@@ -228,7 +228,7 @@ class OtherDict(UserDict):
     """Not a `dict`."""
 
 
-@pytest.mark.parametrize("given", [dict, OrderedDict, OtherDict, lambda it: it | {"more": 1}])
+@pytest.mark.parametrize("given", [dict, OrderedDict, OtherDict, lambda it: {"other": 1} | it | {"more": 1}])
 def test_the_only_observation_of_a_dict_is_found_whatever_kind_of_dict_it_is(given):
     steps = after_steps(batch_of(InDict(CONTINUES, TERMINATES, given=given), InDict(CONTINUES, given=given)), 3)
     assert [step.observations["place"].tolist() for step in steps] == [
@@ -251,13 +251,64 @@ def test_the_only_observation_of_a_dict_is_found_whatever_kind_of_dict_it_is(giv
         (lambda it: {"place": it["place"].astype(complex)}, "'place' should be float64"),
     ],
 )
-def test_a_dict_without_its_only_observation_is_refused_in_every_step(given, message):
+def test_a_dict_whose_only_observation_is_missing_or_does_not_fit_is_refused_in_mid_episode(given, message):
     env = InDict(CONTINUES)
     batch = batch_of(env)
     after_steps(batch, 2)
     env.given = given
     with pytest.raises(EnvError, match=message):
         batch.step(np.zeros((1, 1), np.float32), garbage(batch))
+
+
+class Pictured(InDict):
+    """Observes a small image in a dict, its colours interleaved."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(0, 255, (4, 5, 3), np.uint8)})
+
+    def _observation(self):
+        return {"place": np.full((4, 5, 3), 10 * self.episode + self.time, np.uint8) + np.arange(3, dtype=np.uint8)}
+
+
+def test_an_image_in_a_dict_is_stored_with_its_channels_first():
+    steps = after_steps(batch_of(Pictured(CONTINUES), Pictured(CONTINUES, TERMINATES)), 2)
+    images = steps[2].observations["place"]
+    assert images.shape == (2, 3, 4, 5)
+    assert images[:, :, 3, 4].tolist() == [[12, 13, 14], [20, 21, 22]]
+
+
+@pytest.mark.parametrize("info", [{"num_frames": 4}, {"other": 1}, {}])
+@pytest.mark.parametrize("kind", [Scripted, InDict, Pictured])
+def test_a_step_without_news_takes_the_short_way(kind, info, monkeypatch):
+    envs = [kind(CONTINUES), kind(CONTINUES)]
+    for env in envs:
+        env.infos = dict.fromkeys(range(1, 3), info)
+    batch = batch_of(*envs)
+    after_steps(batch, 1)
+    monkeypatch.setattr(SingleEnvAdapter, "finish", lambda *_: pytest.fail("the long way"))
+    out = garbage(batch)
+    batch.step(np.zeros((2, 1), np.float32), out)
+    assert out.frames.tolist() == [info.get("num_frames", 1)] * 2
+
+
+class Choosing(Scripted):
+    """Observes two choices, counted from `start`, alone or in a dict."""
+
+    def __init__(self, start, is_dict):
+        super().__init__(CONTINUES)
+        self.start, self.is_dict = start, is_dict
+        space = spaces.MultiDiscrete([3, 3], start=[start, start])
+        self.observation_space = spaces.Dict({"obs": space}) if is_dict else space
+
+    def _observation(self):
+        choices = np.array([self.start, self.start + 1])
+        return {"obs": choices} if self.is_dict else choices
+
+
+@pytest.mark.parametrize("ways", [[(0, False), (5, False)], [(0, True), (5, True)], [(0, False), (0, True)]])
+def test_environments_of_one_spec_may_give_their_observations_in_other_ways(ways):
+    for order in (ways, ways[::-1]):
+        steps = after_steps(batch_of(*(Choosing(*way) for way in order)), 3)
+        assert [step.observations["obs"].tolist() for step in steps] == [[[0, 1], [0, 1]]] * 4
 
 
 def test_frames_of_a_step_that_terminates_count():

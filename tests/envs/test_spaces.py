@@ -307,6 +307,39 @@ def test_an_observation_is_plain_where_it_is_an_array_that_is_stored_as_it_comes
     assert ObservationLayout(space).is_plain == is_plain
 
 
+class Lazy:
+    """Becomes an array when it is asked for one, and counts how often."""
+
+    dtype, shape = np.dtype(np.float64), (2,)
+    conversions = 0
+
+    def __array__(self, dtype=None, copy=None):
+        self.conversions += 1
+        return np.ones(2)
+
+
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_what_becomes_an_array_does_so_once(is_dict):
+    space = spaces.Box(-9, 9, (2,), np.float64)
+    layout = ObservationLayout(spaces.Dict({"obs": space}) if is_dict else space)
+    array, lazy = np.zeros((1, 2), np.float32), Lazy()
+    for number in (1, 2, 3):
+        layout.write_plain(layout.views({"obs": array}), 0, {"obs": lazy} if is_dict else lazy)
+        assert lazy.conversions == number and array.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_a_plain_observation_of_a_known_type_is_written_without_a_further_look(is_dict, monkeypatch):
+    space = spaces.Box(-9, 9, (2,), np.float64)
+    layout = ObservationLayout(spaces.Dict({"obs": space}) if is_dict else space)
+    array = np.zeros((1, 2), np.float32)
+    views = layout.views({"obs": array})
+    layout.write_plain(views, 0, {"obs": np.ones(2)} if is_dict else np.ones(2))
+    monkeypatch.setattr(layout, "write", lambda *_: pytest.fail("a further look"))
+    layout.write_plain(views, 0, {"obs": np.full(2, 2.0)} if is_dict else np.full(2, 2.0))
+    assert array.tolist() == [[2, 2]]
+
+
 def test_plain_observations_are_looked_at_again_whenever_their_type_is_another_one():
     layout = ObservationLayout(spaces.Box(-9, 9, (2,), np.float64))
     array = np.zeros((1, 2), np.float32)
