@@ -33,10 +33,10 @@ from rich.table import Table
 
 from appo.algorithms.config import resolve as resolve_options
 from appo.algorithms.familiar_words import translated
+from appo.envs.action_layout import random_actions
 from appo.envs.api import EnvContext
 from appo.envs.option_wrappers import env_of
 from appo.envs.registry import ResolvedEnv
-from appo.envs.spaces import random_actions
 from appo.envs.vector.gymnasium_env import GymnasiumVectorEnv
 from appo.envs.vector.make import make_vec_env
 from appo.utils.options import ConfigError

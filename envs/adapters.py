@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import (
     ACTION_MASK,
     BadEnvDataError,
@@ -31,7 +32,7 @@ from appo.envs.api import (
 )
 from appo.envs.contract import checked_reset, fitting_mask, flag, read_info
 from appo.envs.faults import FAILURES
-from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.specs import complete_spec, declares_info_mask, mask_method
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from appo.envs.api import ACTION_MASK, MisfitError
-from appo.envs.spaces import describe
 from appo.envs.wrappers import layers
 
 OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
@@ -152,6 +151,14 @@ def outline(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of {len(result)}: {', '.join(type(part).__name__ for part in result)}"
     return describe(result)
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for an error."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _shown(value: Any) -> str:

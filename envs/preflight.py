@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from appo.envs.action_layout import mask_width, random_actions
 from appo.envs.api import (
     ACTION_MASK,
     EnvContext,
@@ -24,12 +25,11 @@ from appo.envs.api import (
     MisfitError,
     UnsupportedSpaceError,
 )
-from appo.envs.contract import fitting_mask, flag, is_number, read_info
+from appo.envs.contract import describe, fitting_mask, flag, is_number, read_info
 from appo.envs.faults import FAILURES
 from appo.envs.observation_watch import ObservationWatch
 from appo.envs.raw_callers import RawResults, raw_caller
 from appo.envs.registry import ResolvedEnv, make_batch_env
-from appo.envs.spaces import describe, mask_width, random_actions
 from appo.utils.options import ConfigError
 
 MAX_STEPS = 300

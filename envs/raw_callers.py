@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
-from appo.envs.contract import OLD_GYM, checked_reset, flag, flags, outline
+from appo.envs.contract import OLD_GYM, checked_reset, describe, flag, flags, outline
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.observation_watch import ObservationWatch
 from appo.envs.parallel_adapter import scripted_action
-from appo.envs.spaces import ActionLayout, ObservationLayout, describe
 from appo.envs.specs import mask_method, script_names
 from appo.envs.wrappers import find_ability
 

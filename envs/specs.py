@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from appo.envs.action_layout import ActionLayout, check_mask, mask_width
 from appo.envs.api import (
     ACTION_MASK,
     ActionLeaf,
@@ -15,7 +16,7 @@ from appo.envs.api import (
     RewardShaping,
     ScriptedPlayers,
 )
-from appo.envs.spaces import ActionLayout, ObservationLayout, check_mask, mask_width
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.wrappers import find_ability, find_attribute
 from appo.utils.options import ConfigError
 

@@ -28,9 +28,10 @@ from appo.algorithms.evaluation.exported_policy import (
 )
 from appo.algorithms.evaluation.loading import RestoredPolicy
 from appo.algorithms.specs import ELAPSED_STEPS
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import ACTION_MASK
 from appo.envs.faults import FAILURES
-from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.envs.observation_layout import ObservationLayout
 
 ONNX, TORCH = ".onnx", ".pt2"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

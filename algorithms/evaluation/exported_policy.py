@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.normalization import ObservationNormalizer
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import ACTION_MASK, ActionLeaf, EnvSpec
-from appo.envs.spaces import ActionLayout, ObservationLayout, ObservationPart
+from appo.envs.observation_layout import ObservationLayout, ObservationPart
 from appo.utils.options import ConfigError
 
 RECURRENT_STATE, NEXT_RECURRENT_STATE = "recurrent_state", "next_recurrent_state"

@@ -25,9 +25,10 @@ from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.evaluation.loading import restore_policy
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import PolicyInference
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import ACTION_MASK, EnvSpec, MisfitError
-from appo.envs.contract import fitting_mask, outline
-from appo.envs.spaces import ActionLayout, ObservationLayout, describe
+from appo.envs.contract import describe, fitting_mask, outline
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.vector.shared_rows import observation_zeros
 from appo.utils.options import ConfigError
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.algorithms.memory.blocks import SplitBlocks
+from appo.envs.action_layout import random_actions
 from appo.envs.api import ACTION_MASK, ActionLeaf
-from appo.envs.spaces import random_actions
 
 
 class RandomAnswers:

@@ -12,8 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from appo.envs.action_layout import random_actions
 from appo.envs.api import ACTION_MASK, ActionLeaf, EnvSpec
-from appo.envs.spaces import random_actions
 from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.space_rows import SpaceRows
 

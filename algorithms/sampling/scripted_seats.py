@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appo.algorithms.sampling.config import RANDOM
+from appo.envs.action_layout import random_actions
 from appo.envs.api import ACTION_MASK, BatchEnv, ScriptedBatch
-from appo.envs.spaces import random_actions
 
 
 class ScriptedSeats:

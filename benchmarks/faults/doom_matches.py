@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext
 from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env, resolve
-from appo.envs.spaces import random_actions
 from appo.envs.vector.serial import SerialVecEnv
 from benchmarks.faults import run_watch
 from benchmarks.faults.events import percentile

@@ -35,11 +35,11 @@ from appo.algorithms.workers.jobs import ActorJob, LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore
 from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.seeds import Seeds
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import Decorrelation, EnvContext, EnvSpec, StepArrays
 from appo.envs.option_wrappers import env_of
 from appo.envs.registry import make_batch_env
-from appo.envs.spaces import random_actions
 from appo.utils.doorbells import Doorbell
 from appo.utils.processes import keep_freed_memory, limit_native_threads, pin_to_cores, usable_cores
 

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from appo.envs.action_layout import ActionLayout, random_actions
 from appo.envs.adapters import failure, fill_common_case, first_seed, lose_step
 from appo.envs.api import (
     ACTION_MASK,
@@ -30,9 +31,9 @@ from appo.envs.api import (
     StepArrays,
     TrainingProgressListener,
 )
-from appo.envs.contract import REPORTED, check_report, checked_reset, flag, flags, frame_count
+from appo.envs.contract import REPORTED, check_report, checked_reset, describe, flag, flags, frame_count
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, go_on
-from appo.envs.spaces import ActionLayout, ObservationLayout, describe, random_actions
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.specs import complete_spec, declares_info_mask, require_spec
 from appo.envs.wrappers import find_ability, set_env_params, shape_rewards
 from appo.utils.options import ConfigError

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import (
     SingleEnvAdapter,
     Target,
@@ -39,7 +40,6 @@ from appo.envs.api import (
 from appo.envs.contract import frames_alone
 from appo.envs.faults import FAILURES, FailureStreak, FaultPolicy, ValueCheck, close_quietly, go_on
 from appo.envs.parallel_adapter import ParallelEnvAdapter
-from appo.envs.spaces import random_actions
 from appo.envs.specs import require_same_actions, require_spec
 from appo.envs.vector.shared_rows import FLAGS
 from appo.envs.wrappers import find_ability, set_env_params, shape_rewards

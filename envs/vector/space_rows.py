@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from appo.envs.action_layout import ActionLayout
 from appo.envs.api import EnvSpec
-from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.vector.shared_rows import rows_of_envs
 
 

@@ -4,12 +4,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext
 from appo.envs.families.classic import FAMILY, NAMES, NO_VELOCITY, ClassicOptions
 from appo.envs.families.gymnasium import FAMILY as GYMNASIUM
 from appo.envs.registry import make_batch_env, probe, resolve
-from appo.envs.spaces import random_actions
 from appo.envs.wrappers import SelectObservation
 from appo.utils.options import ConfigError
 

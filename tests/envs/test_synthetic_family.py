@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext, EnvError
 from appo.envs.families.synthetic import FAMILY, NAMES
 from appo.envs.registry import make_batch_env, resolve
-from appo.envs.spaces import random_actions
 from appo.envs.synthetic_options import BAD_DATA, SyntheticOptions
 from appo.utils.options import ConfigError, options_of
 

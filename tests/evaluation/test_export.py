@@ -17,7 +17,8 @@ from appo.algorithms.evaluation.exported_policy import ExportedPolicy
 from appo.algorithms.evaluation.loading import RestoredPolicy
 from appo.algorithms.evaluation.model_card import example
 from appo.algorithms.models.config import ModelConfig
-from appo.envs.spaces import ActionLayout, ObservationLayout
+from appo.envs.action_layout import ActionLayout
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.specs import complete_spec
 from appo.utils.options import ConfigError
 from tests.models.test_actor_critic import trained_model

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import ACTION_MASK, EnvContext
 from appo.envs.registry import make_batch_env
-from appo.envs.spaces import random_actions
 from benchmarks.learning.unseen.tasks import UNSEEN
 from benchmarks.measuring import show
 
