@@ -81,6 +81,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         device=device,
         seed=config.run.seed,
         sampling=config.sampling,
+        ends_unwatched=not _is_typed(argv, "max_num_episodes"),
     )
 
 

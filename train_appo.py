@@ -23,6 +23,7 @@ def main(argv: list[str]) -> int:
     end_with_caller()
     from appo.algorithms.config import fitted, resolve, with_env_of_experiment
     from appo.algorithms.familiar_words import understood
+    from appo.algorithms.run.folder_lock import require_free
     from appo.utils.cli import refuse
     from appo.utils.options import ConfigError
 
@@ -38,6 +39,8 @@ def main(argv: list[str]) -> int:
     try:
         argv[1:] = with_env_of_experiment(argv[1:])
         resolved = resolve(argv[1:], profile=profile)
+        if not resolved.config.run.benchmark:  # which has a folder of its own
+            require_free(resolved.config.run.folder)
         if resolved.config.run.autotune:
             if resolved.needs_fitting:  # the search begins where the run would
                 resolved = fitted(resolved, *profile(resolved))

@@ -13,6 +13,7 @@ Nothing here imports torch, unless an auxiliary loss is chosen, and nothing impo
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.config_file import with_files
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import FOR_ANY_ENV, HINTS
+from appo.algorithms.familiar_words import FOR_ANY_ENV, HINTS, refuse_values
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.saved_config import LOCATION, NOT_RESTORED, REPAIR, Saved, parse_saved, read_saved, text_of
@@ -37,7 +38,7 @@ from appo.algorithms.train_config import (
 )
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.utils import cli
-from appo.utils.options import ConfigError, options_of, to_text
+from appo.utils.options import ConfigError, nearest_names, options_of, to_text
 from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
@@ -45,6 +46,7 @@ CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 AUTOTUNED = "autotune"  # the origin of what --autotune has found
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _ARGUMENT = "an argument of the environment is typed --env_kwargs.{name}=..."
+_COPIES = "EzPickle"  # a base of many environments, whose constructor receives copies of arguments only
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
@@ -169,12 +171,14 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
 
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
-    """A table of every option that was fitted or differs from its declared default, and of the layer that set it."""
+    """A table of every option that was fitted or differs from a default, and of the layer that set it."""
     from rich.table import Table
+    from rich.text import Text  # unlike plain text, what a user has typed is not read as markup or emojis
 
     from appo.utils.logs import terminal
 
-    table = Table(title=f"{resolved.config.env.env}: options other than their defaults")
+    title = f"{resolved.config.env.env}: options other than their defaults"
+    table = Table(title=Text(title, style="table.title"))
     table.add_column("option", no_wrap=True)
     table.add_column("value")
     table.add_column("set by")
@@ -182,12 +186,24 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
         table.caption = (
             "fitted: from the environment's spaces and a moment of random play; docs/environments.md explains"
         )
-    options = cli.declared_options(groups_of(resolved.config))
-    for name, value in values_of(resolved.config).items():
-        origin = resolved.origins.get(name, "")
-        if value != options[name].default or origin.startswith(FITTED):
-            table.add_row(name, to_text(value), origin)
+    values = values_of(resolved.config)
+    for name in _told(resolved):
+        table.add_row(name, Text(to_text(values[name])), Text(resolved.origins.get(name, "")))
     (console or terminal()).print(table)
+
+
+def _told(resolved: ResolvedConfig) -> list[str]:
+    """The options of `print_origins`: also those whose declared default stands instead of what would be here."""
+    options = cli.declared_options(groups_of(resolved.config))
+    family = family_of(resolved.config.env.env)
+    of_family = cli.check_layer(family.defaults(resolved.config.env.env) if family else {}, options, FAMILY_DEFAULTS)
+    usual = {name: entry.default for name, entry in options.items()} | of_family
+    values, origins = values_of(resolved.config), resolved.origins
+    told = {name for name, value in values.items() if value != options[name].default or value != usual[name]}
+    told |= {name for name, _, _ in resolved.changed}
+    if fitted := {name for name, origin in origins.items() if origin.startswith(FITTED)}:
+        told |= fitted | {name for name, origin in origins.items() if origin not in (CHOSEN, FAMILY_DEFAULTS)}
+    return [name for name in values if name in told]
 
 
 def _merge_layers(
@@ -220,7 +236,7 @@ def _merge_layers(
         lower.setdefault(name, choice.value)
     reasons = dict.fromkeys(layers[FAMILY_DEFAULTS], FAMILY_DEFAULTS)
     reasons |= {name: f"{FITTED}: {choice.reason}" for name, choice in (choices or {}).items()}
-    fallback_hint = _ARGUMENT if family is not None and family.takes_kwargs else ""
+    refuse_values(argv)
     parsed = cli.parse(
         argv,
         groups,
@@ -228,8 +244,8 @@ def _merge_layers(
         prog=prog,
         description=description,
         reasons=reasons,
-        hint=_hint,
-        fallback_hint=fallback_hint,
+        hint=lambda name: _hint(name, env),
+        last_hint=lambda name: _last_hint(name, env),
     )
     if not env:
         raise ConfigError(_NO_ENV)
@@ -248,17 +264,67 @@ def _merge_layers(
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, env: str) -> str:
     """What to type instead of an option that this command line does not have; empty where nothing is known of it."""
     from appo.envs.registry import families
 
     if name in HINTS:
         return HINTS[name]
     owners = [f"--env={prefix}_..." for prefix, family in families().items() if _has_option(family.config, name)]
-    if not owners:
+    if owners:
+        instead = f"; for any environment there is {FOR_ANY_ENV[name]}" if name in FOR_ANY_ENV else ""
+        return f"it is an option of {' and '.join(owners)}{instead}"
+    return _ARGUMENT.format(name=name) if name in (_arguments_of(env) or ()) else ""
+
+
+def _last_hint(name: str, env: str) -> str:
+    """The same where no option has a similar name: it may be an argument of the environment."""
+    family = family_of(env)
+    if family is None or not family.takes_kwargs:
         return ""
-    instead = f"; for any environment there is {FOR_ANY_ENV[name]}" if name in FOR_ANY_ENV else ""
-    return f"it is an option of {' and '.join(owners)}{instead}"
+    arguments = _arguments_of(env)
+    if arguments is None:
+        return _ARGUMENT.format(name=name)
+    nearest = [f"--env_kwargs.{each}" for each in nearest_names(name, arguments)]
+    return f"did you mean {' or '.join(nearest)}?" if nearest else f"{env} has no argument of that name either"
+
+
+def _arguments_of(env: str) -> set[str] | None:
+    """What --env_kwargs may name; None where only building the environment would tell, or there is none that takes it.
+
+    Every constructor that takes `**kwargs` is expected to hand them on to that of its base.
+    """
+    family = family_of(env)
+    if family is None or not family.takes_kwargs:
+        return None
+    from appo.envs.faults import FAILURES  # imported late: --help is quick without it
+
+    try:
+        creator = _creator_of(env)
+        bases = creator.__mro__[:-1] if isinstance(creator, type) else ()
+        own = [vars(base)["__init__"] for base in bases if "__init__" in vars(base) and base.__name__ != _COPIES]
+        found = {"max_episode_steps"} if ":" not in env else set()  # gymnasium.make takes it
+        for function in own or [creator]:
+            parameters = inspect.signature(function).parameters.values()
+            found |= {each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+            if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                return found - {"self"}
+    except FAILURES:  # of somebody else's code, and told better where it is needed
+        return None
+    return None
+
+
+def _creator_of(env: str) -> Any:
+    """The class or function that an environment is built by."""
+    module, colon, attribute = env.partition(":")
+    if colon:
+        from appo.envs.own_code import import_own
+
+        return getattr(import_own(module), attribute)
+    import gymnasium
+
+    point = gymnasium.registry[env].entry_point
+    return gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
 
 
 def _has_option(config_type: type, name: str) -> bool:

@@ -11,7 +11,7 @@ from appo.algorithms.familiar_words import HINTS, SYNONYMS
 from appo.algorithms.saved_config import LOCATION, read_options, text_of
 from appo.algorithms.train_config import groups_for
 from appo.utils import cli
-from appo.utils.options import ConfigError, to_text
+from appo.utils.options import ConfigError, nearest_names, to_text
 
 PRESETS = Path(__file__).resolve().parent / "presets"
 MEASURED = "measured"  # of a preset: the table of what it has reached
@@ -48,7 +48,9 @@ def with_files(argv: Sequence[str], evaluation: Mapping[str, type] | None = None
 
 def _read_preset(name: str) -> dict[str, Any]:
     if name not in preset_names():
-        raise ConfigError(f"there is no preset {name!r}; there are {', '.join(preset_names())} (docs/presets.md)")
+        nearest = nearest_names(name, preset_names())
+        meant = f"did you mean {' or '.join(nearest)}? There" if nearest else "there"
+        raise ConfigError(f"there is no preset {name!r}; {meant} are {', '.join(preset_names())} (docs/presets.md)")
     found, _ = read_options(PRESETS / f"{name}.toml")
     return {option: value for option, value in found.items() if option != MEASURED}
 
@@ -70,15 +72,16 @@ def _first_text(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]], na
 
 
 def _checked(found: Mapping[str, Any], options: Mapping[str, cli.Declared], layer: str) -> dict[str, Any]:
-    for name in sorted((found.keys() - options.keys()) & (SYNONYMS.keys() | HINTS.keys())):
-        says = f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS[name]
-        raise ConfigError(f"{layer} sets unknown option {name!r}; {says}")
     for name in _FILES:
         if name in found:
             raise ConfigError(f"{layer} sets {name}; that is for the command line: leave it out")
     texts = {name for name, entry in options.items() if entry.kind is str}
     plain = {name: _typed_text(value) if name in texts else value for name, value in found.items()}
-    return dict(cli.check_layer(plain, options, layer))
+    return dict(cli.check_layer(plain, options, layer, _hint))
+
+
+def _hint(name: str) -> str:
+    return f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS.get(name, "")
 
 
 def _typed_text(value: Any) -> Any:

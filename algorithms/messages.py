@@ -155,6 +155,15 @@ class EvaluationFinished(NamedTuple):
     seconds: float  # that it took
 
 
+class EvaluationCutOff(NamedTuple):
+    """evaluation worker -> driver: the end of the run came before an evaluation was finished, which says nothing."""
+
+    policy: int
+    version: int  # policy version
+    episodes: int  # that were played
+    seconds: float  # since it began
+
+
 class EvaluationVideoSaved(NamedTuple):
     """evaluation worker -> driver: an episode of one version of a policy's weights was recorded."""
 
@@ -290,6 +299,7 @@ Report = (
     | OpponentFailed
     | TrainingReport
     | EvaluationFinished
+    | EvaluationCutOff
     | EvaluationVideoSaved
     | PolicyRestored
     | PolicyRecovered

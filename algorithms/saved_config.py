@@ -13,6 +13,7 @@ from appo.utils.options import ConfigError
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "preset", "config")  # of an experiment
 # The next start may have another terminal; --autotune has chosen sizes, which are kept, and need not run again.
 NOT_RESTORED = (*LOCATION, "debug", "view", "autotune")
+CHOSEN_ANEW = ("seed", "num_workers")  # for each experiment and machine, unless somebody typed them
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 
 
@@ -75,6 +76,8 @@ def parse_saved(text: str, source: str) -> Saved:
 def read_options(path: Path) -> tuple[dict[str, Any], bool]:
     """Names and values of a file of options, and whether it is the config.json of an experiment.
 
+    Of the latter without what belongs to its place, its terminal and its machine: the next experiment has its own.
+
     Raises:
         ConfigError: it cannot be read, or is neither TOML nor JSON with names and values.
     """
@@ -90,7 +93,9 @@ def read_options(path: Path) -> tuple[dict[str, Any], bool]:
     if not isinstance(document, dict):
         raise ConfigError(f'{path} holds no names and values; for example {{"gamma": 0.99}}')
     if document.keys() == {"options", "typed"} and isinstance(document["options"], dict):
-        return document["options"], True
+        typed = document["typed"] if isinstance(document["typed"], list) else []
+        left_out = {*NOT_RESTORED, *(name for name in CHOSEN_ANEW if name not in typed)}
+        return {name: value for name, value in document["options"].items() if name not in left_out}, True
     return document, False
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from appo.envs.api import ACTION_MASK, ActionLeaf, ObservationLeaf, UnsupportedSpaceError
+from appo.envs.contract import space_remedy
 
 # A bound beyond this means "unbounded": no policy is meant to be scaled that far.
 UNBOUNDED = 1e10
@@ -274,7 +275,7 @@ def _action_part(space: spaces.Space[Any], column: int) -> Any:
     if isinstance(space, spaces.Box) and 0 not in space.shape:
         remedy = "whole numbers are a choice: offer them as MultiDiscrete, with gymnasium.wrappers.TransformAction"
     else:
-        remedy = (
+        remedy = space_remedy(space) or (
             "it can be Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Tuple or Dict of those: convert it "
             "with gymnasium.wrappers.TransformAction"
         )

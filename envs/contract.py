@@ -17,7 +17,7 @@ import numpy as np
 from appo.envs.api import ACTION_MASK, MisfitError
 from appo.envs.wrappers import layers
 
-OLD_GYM = "; the old interface of gym is translated by shimmy.GymV21CompatibilityV0(env=...): pip install shimmy"
+_SHIMMY = 'shimmy.GymV21CompatibilityV0(env=...) translates it: pip install "shimmy[gym-v21]"'
 REPORTED = ("true_reward", "episode_extra_stats")  # keys of an info that its caller is told of
 _BESIDE_FRAMES = frozenset(("is_active", *REPORTED))
 """Keys of a step's info that are read beside `num_frames`; action masks are read apart."""
@@ -36,12 +36,32 @@ def checked_reset(env: Any, seed: Any, options: dict[str, Any] | None = None) ->
         if _accepts_seed(env):
             raise
         raise MisfitError(
-            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}{OLD_GYM}"
+            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}{translated(env)}"
         ) from None
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        hint = "" if isinstance(result, tuple) else OLD_GYM
+        hint = "" if isinstance(result, tuple) else f"; end reset with: return observation, {{}}{translated(env)}"
         raise MisfitError("reset", "(observation, info), the info a dict", outline(result) + hint)
     return result
+
+
+def translated(env: Any) -> str:
+    """What translates an environment of gym, to end an error with; nothing for one that has nothing of gym's."""
+    is_of_gym = any(is_from_gym(layer) for layer in layers(env))
+    return f"; it is an environment of gym: {_SHIMMY}" if is_of_gym else ""
+
+
+def space_remedy(space: Any) -> str | None:
+    """What to do about a space of gym's; None: it is none."""
+    if not is_from_gym(space):
+        return None
+    return (
+        f"a space of gym is none of gymnasium.spaces: import that instead. An environment that is gym's own: {_SHIMMY}"
+    )
+
+
+def is_from_gym(thing: Any) -> bool:
+    """Its class, or one below it, is of gym, which came before Gymnasium."""
+    return any(kind.__module__.partition(".")[0] == "gym" for kind in type(thing).__mro__)
 
 
 def read_info(info: Any) -> tuple[int, bool]:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from appo.envs.api import ACTION_MASK, MisfitError, ObservationLeaf, UnsupportedSpaceError
-from appo.envs.contract import describe
+from appo.envs.contract import describe, space_remedy
 
 # Dtypes that are stored as another one: their precision is not needed, or tensor libraries do not know them.
 _STORED_AS = MappingProxyType(
@@ -271,6 +271,8 @@ def _where(path: tuple[str, ...]) -> str:
 
 
 def _observation_remedy(space: spaces.Space[Any], path: tuple[str, ...]) -> str:
+    if remedy := space_remedy(space):
+        return remedy
     if isinstance(space, spaces.Text) and path:
         return "text is not learned from: drop it with gymnasium.wrappers.FilterObservation(env, [the other keys])"
     if isinstance(space, spaces.Text):

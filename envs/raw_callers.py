@@ -12,12 +12,17 @@ import numpy as np
 
 from appo.envs.action_layout import ActionLayout
 from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
-from appo.envs.contract import OLD_GYM, checked_reset, describe, flag, flags, outline
+from appo.envs.contract import checked_reset, describe, flag, flags, outline, translated
 from appo.envs.observation_layout import ObservationLayout
 from appo.envs.observation_watch import ObservationWatch
 from appo.envs.parallel_adapter import scripted_action
 from appo.envs.specs import mask_method, script_names
 from appo.envs.wrappers import find_ability
+
+_END_OF_STEP = (
+    "; end step with: return observation, reward, terminated, truncated, info "
+    "(truncated: a time limit, no end of the task)"
+)
 
 
 class RawResults(NamedTuple):
@@ -71,7 +76,7 @@ class RawEnvCaller:
     def _checked_step(self, action: Any) -> tuple[Any, ...]:
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
-            hint = OLD_GYM if isinstance(result, tuple) and len(result) == 4 else ""
+            hint = f"{_END_OF_STEP}{translated(self.env)}" if isinstance(result, tuple) and len(result) == 4 else ""
             raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result) + hint)
         if not isinstance(result[4], dict):
             raise MisfitError("info", "a dict", describe(result[4]))

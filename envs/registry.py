@@ -14,7 +14,6 @@ register a family is to provide the module `appo.envs.families.<prefix>`.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import pkgutil
@@ -29,6 +28,7 @@ import appo.envs.families
 from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, UnsupportedSpaceError
 from appo.envs.factories import call_factory, declared_config, make_arguments
 from appo.envs.faults import FAILURES, FaultPolicy, close_quietly
+from appo.envs.near_names import known_ids, near, why_not_made
 from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
@@ -44,7 +44,6 @@ _FAMILY_BY_ENTRY_POINT = (
     ("minigrid.", "minigrid"),
     ("ale_py.", "atari"),
 )
-_REGISTERING = ("ale_py", "minigrid")
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
 )
@@ -108,7 +107,7 @@ def resolve(name: str) -> ResolvedEnv:
     """Find the family of an environment by its name.
 
     Raises:
-        ConfigError: the name is unknown; the message has the closest known ones.
+        ConfigError: the name is unknown, or of a version that cannot be made; the message has those that can.
     """
     if not name:
         raise ConfigError("--env is required, for example --env=CartPole-v1 or --env=doom_basic")
@@ -220,10 +219,7 @@ def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
 
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name."""
-    by_lower_case = {candidate.lower(): candidate for candidate in known}
-    close = [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=3, cutoff=0.5)]
-    if not close and (word := name.lower().partition("_")[2]):  # the family is right, the rest a part of a name
-        close = [by_lower_case[known_name] for known_name in sorted(by_lower_case) if word in known_name][:3]
+    close = near(name, known)
     suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
     if Path(f"{name}.py").is_file():
         suggestion = f"{name}.py lies here: type --env={name}:<its class or function>."
@@ -332,20 +328,17 @@ def _family_of_id(name: str) -> str | None:
     spec = gymnasium.registry.get(name)
     if spec is None:
         return None
+    if reason := why_not_made(name):
+        raise ConfigError(f"--env={name}: {reason}")
     entry_point = spec.entry_point if isinstance(spec.entry_point, str) else ""
     return next((family for start, family in _FAMILY_BY_ENTRY_POINT if entry_point.startswith(start)), _GENERAL)
 
 
 def _known_names() -> list[str]:
-    """Of everything that is installed, also what is registered only once its package is imported."""
-    import gymnasium
-
-    for package in _REGISTERING:
-        with contextlib.suppress(Exception):  # what is not installed, or not whole, has no names
-            importlib.import_module(package)
+    """Of every family, and what Gymnasium knows without an import of further packages."""
     registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
     families = [_load(prefix) for prefix in {*registered, *_families_here()}]
-    return [*gymnasium.registry, *(name for family in families if family is not None for name in family.names)]
+    return [*known_ids(), *(name for family in families if family is not None for name in family.names)]
 
 
 def _is_vector_env(env: Any) -> bool:

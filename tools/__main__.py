@@ -6,7 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, nearest
+from appo.utils.cli import VERSION
 
 COMMANDS = {
     "export": "a trained policy as a file of ONNX or torch.export, with a card beside it",
@@ -27,12 +28,19 @@ def main(argv: Sequence[str]) -> int:
     if name in COMMANDS:
         code: int = importlib.import_module(f"appo.tools.{name}").main(words)
         return code
-    is_asked = name in ("-h", "--help")
-    lines = ["usage: appo-tools <command> ...", *(f"  {known:<12} {what}" for known, what in COMMANDS.items())]
-    if not is_asked:
-        lines.insert(0, f"appo-tools: there is no command {name!r}")
-    print("\n".join(lines), file=sys.stdout if is_asked else sys.stderr)
-    return EXIT_OK if is_asked else EXIT_REFUSED
+    if name == "--version":
+        print(f"appo {VERSION}")
+        return EXIT_OK
+    if name in ("-h", "--help"):
+        print("usage: appo-tools <command> ...")
+        print("\n".join(f"  {known:<12} {what}" for known, what in COMMANDS.items()))
+        return EXIT_OK
+    if name.startswith("--completion"):
+        told = f"there is no {name}: `appo-train --completion=bash` completes the options of training, not commands"
+    else:
+        told = f"there is no command {name!r}{nearest(name, COMMANDS, else_first=False)}; --help lists them"
+    print(f"appo-tools: {told}", file=sys.stderr)
+    return EXIT_REFUSED
 
 
 def command() -> int:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable
 from typing import NoReturn
 
-EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 class Refused(ValueError):

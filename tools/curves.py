@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from appo.algorithms.saved_config import NOT_RESTORED
 from appo.algorithms.train_config import groups_for
 from appo.tools import seeds
 from appo.tools.arguments import Refused, nearest
@@ -30,7 +31,14 @@ X_AXES = {"frames": ("env_frames", 1.0), "hours": ("train_seconds", 3600.0)}  # 
 # Neither of these changes how a policy learns, but for a schedule that follows the budget.
 _BUDGET = ("train_for_env_steps", "train_for_seconds")
 _FOLLOWS_BUDGET = ("linear_decay",)
-_OF_NO_CONSEQUENCE = (*PLACE, SEED, "experiment_summaries_interval", "save_every_sec", "keep_checkpoints")
+OF_NO_CONSEQUENCE = (
+    *PLACE, SEED, *NOT_RESTORED, "callback", "check_env", "stop_when", "stop_after_no_progress",
+    "experiment_summaries_interval", "save_every_sec", "keep_checkpoints", "save_milestones_sec",
+    "save_best_metric", "save_best_after", "save_best_every_sec",
+    "eval_every_sec", "eval_episodes", "eval_envs", "eval_most_likely", "eval_video_every_sec",
+    "with_wandb", "wandb_project", "wandb_user", "wandb_group", "wandb_tags",
+)  # fmt: skip
+_DEVICE, _ANY_DEVICE = "device", "auto"
 
 
 class PlotError(Refused):
@@ -115,7 +123,9 @@ def series_of(points: Sequence[dict[str, Any]], key: str, x: str = "env_frames",
     return Series(positions, values)
 
 
-def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float) -> list[Group]:
+def read_groups(
+    experiments: Sequence[Found], metric: str, x: str, smooth: float, *, most_envs: int | None = None
+) -> list[Group]:
     """Experiments that differ only in seed, name and place as groups, environments in the order of their names.
 
     An experiment without points or without config.json is left out, which is told on the terminal.
@@ -125,18 +135,27 @@ def read_groups(experiments: Sequence[Found], metric: str, x: str, smooth: float
         metric: key of metrics.jsonl.
         x: one of `X_AXES`.
         smooth: share of the axis over which each curve is averaged, backwards from each point.
+        most_envs: how many environments there may be; None: any number.
 
     Raises:
-        PlotError: no experiment has the metric.
+        PlotError: no experiment has the metric, or there are too many environments.
     """
-    members = _read_members(experiments, metric, x)
+    members, left_out = _read_members(experiments, metric, x)
     by_env: dict[str, list[_Member]] = {}
     for member in members:
         by_env.setdefault(text_of(member.experiment.options, ENV), []).append(member)
+    if most_envs is not None and len(by_env) > most_envs:
+        raise PlotError(
+            f"{len(by_env)} environments do not fit into {most_envs} panels; choose with --env=, in which * stands for "
+            f"anything, or name fewer experiments; there are {', '.join(sorted(by_env))}"
+        )
+    for told in left_out:
+        print(f"plot: {told}", file=sys.stderr)
     return [group for env in sorted(by_env) for group in _groups_of_env(env, by_env[env], smooth)]
 
 
-def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Member]:
+def _read_members(experiments: Sequence[Found], metric: str, x: str) -> tuple[list[_Member], list[str]]:
+    """Those that have the metric, and which of the others is left out why."""
     members, left_out, unknown = [], [], []
     known: set[str] = set()
     for experiment in experiments:
@@ -159,18 +178,22 @@ def _read_members(experiments: Sequence[Found], metric: str, x: str) -> list[_Me
     if not members:
         told = f"a point of {metric}{nearest(metric, known)}" if known else "a point yet"
         raise PlotError(f"no experiment has {told}")
-    for told in left_out + unknown:
-        print(f"plot: {told}", file=sys.stderr)
-    return members
+    return members, left_out + unknown
 
 
-def configuration(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that decide how a policy learns: without seed, name and place; the budget only if it does.
+def configurations(several: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of experiments the options that decide how a policy learns: without seed, name, place and what only reports.
 
-    An option that has come since the experiment was made has its default there.
+    The budget is among them only where a schedule follows it, the device only where different ones were named: which
+    one `auto` has found is not recorded. An option that has come since an experiment was made has its default there.
     """
-    left_out = _OF_NO_CONSEQUENCE if options.get("lr_schedule") in _FOLLOWS_BUDGET else _OF_NO_CONSEQUENCE + _BUDGET
-    return {name: value for name, value in (_defaults() | options).items() if name not in left_out}
+    named = {options.get(_DEVICE, _ANY_DEVICE) for options in several} - {_ANY_DEVICE}
+    always = OF_NO_CONSEQUENCE if len(named) > 1 else (*OF_NO_CONSEQUENCE, _DEVICE)
+    found = []
+    for options in several:
+        left_out = always if options.get("lr_schedule") in _FOLLOWS_BUDGET else always + _BUDGET
+        found.append({name: value for name, value in (_defaults() | options).items() if name not in left_out})
+    return found
 
 
 @functools.cache
@@ -181,21 +204,20 @@ def _defaults() -> dict[str, Any]:
 
 
 def _groups_of_env(env: str, members: Sequence[_Member], smooth: float) -> list[Group]:
-    by_options: dict[str, list[_Member]] = {}
-    for member in members:
-        of_member = json.dumps(configuration(member.experiment.options), sort_keys=True)
-        by_options.setdefault(of_member, []).append(member)
-    groups = list(by_options.values())
+    by_options: dict[str, tuple[dict[str, Any], list[_Member]]] = {}
+    for member, options in zip(members, configurations([each.experiment.options for each in members]), strict=True):
+        by_options.setdefault(json.dumps(options, sort_keys=True), (options, []))[1].append(member)
+    groups = [group for _, group in by_options.values()]
+    labels = _labels([options for options, _ in by_options.values()], groups)
     end = max(series.frames[-1] for member in members for series in member.curves.values())
     return [
         group_of(env, label, [member.curves for member in group], end, smooth)
-        for label, group in zip(_labels(groups), groups, strict=True)
+        for label, group in zip(labels, groups, strict=True)
     ]
 
 
-def _labels(groups: Sequence[Sequence[_Member]]) -> list[str]:
+def _labels(options: Sequence[dict[str, Any]], groups: Sequence[Sequence[_Member]]) -> list[str]:
     """Of each group the options that differ and that somebody typed; all that differ, where those are not enough."""
-    options = [configuration(group[0].experiment.options) for group in groups]
     typed = {name for group in groups for member in group for name in member.experiment.typed}
     names = differing(options)
     for chosen in ([name for name in names if name in typed], names):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.familiar_words import SYNONYMS
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.algorithms.saved_config import parse_saved
+from appo.algorithms.saved_config import Saved, parse_saved
+from appo.algorithms.saved_config import text_of as saved_text
 from appo.tools.arguments import Refused, nearest
 from appo.utils.cli import typed_word
 from appo.utils.options import ConfigError, to_text
@@ -83,18 +86,71 @@ def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
         return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
     except (OSError, ConfigError) as error:
         return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({' '.join(str(error).split())})"
-    return saved.options, frozenset(saved.typed), ""
+    return saved.options, _typed_by_hand(folder, saved, frozenset()), ""
+
+
+def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozenset[str]:
+    """Options that somebody typed, in a command line or a file.
+
+    All that `--config` has taken from the config.json of another experiment are recorded as typed: of those, the ones
+    that were typed there.
+    """
+    source = Path(saved_text(saved.options, "config")).expanduser()
+    if source.suffix != ".json":
+        return frozenset(saved.typed)
+    try:
+        other = parse_saved(source.read_text(encoding="utf-8", errors="replace"), str(source))
+    except ConfigError:  # a file that somebody wrote
+        return frozenset(saved.typed)
+    except (OSError, ValueError):  # gone, named from another folder, or no name of a file
+        is_whole = 2 * len(saved.typed) > len(saved.options)
+        return frozenset(saved.typed) & _words_of(folder) if is_whole else frozenset(saved.typed)
+    place = source.resolve()
+    there = frozenset() if place in seen else _typed_by_hand(source.parent, other, seen | {place})
+    return frozenset(
+        name
+        for name in saved.typed
+        if name in there or name not in other.options or saved.options.get(name) != other.options[name]
+    )
+
+
+def _words_of(folder: Path) -> frozenset[str]:
+    """Options on the command lines with which an experiment was started."""
+    words = [word for line in _command_lines(folder) for word in line if word.startswith("--")]
+    names = (word.removeprefix("--").partition("=")[0].replace("-", "_") for word in words)
+    return frozenset(SYNONYMS.get(name, name) for name in names)
+
+
+def _command_lines(folder: Path) -> list[list[str]]:
+    """The words of each start of an experiment, oldest first; none where the record is damaged."""
+    try:
+        lines = (folder / COMMAND_LINES_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        return [shlex.split(line) for line in lines]
+    except (OSError, ValueError):
+        return []
 
 
 def env_of(experiment: Found) -> str:
     """Its environment, from the newest command line as long as there is no config.json; a dash where none tells."""
     if ENV in experiment.options:
         return text_of(experiment.options, ENV)
-    try:
-        started = (experiment.folder / COMMAND_LINES_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-        return typed_word(shlex.split(started[-1]), ENV) or _MISSING
-    except (OSError, IndexError, ValueError):  # none, empty, or not what a run writes
-        return _MISSING
+    started = _command_lines(experiment.folder)
+    return (typed_word(started[-1], ENV) if started else None) or _MISSING
+
+
+def of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:
+    """Those whose environment has this name, in which * stands for anything; all without a pattern.
+
+    Raises:
+        Refused: there is none.
+    """
+    if pattern is None:
+        return list(experiments)
+    envs = [env_of(experiment) for experiment in experiments]
+    found = [each for each, env in zip(experiments, envs, strict=True) if fnmatch.fnmatchcase(env, pattern)]
+    if not found:
+        raise Refused(f"no run has --env={pattern}{nearest(pattern.strip('*'), envs)}")
+    return found
 
 
 def named(experiments: Sequence[Found], name: str) -> Found:

@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from appo.envs.api import EnvError, UnsupportedSpaceError
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
 from appo.utils.options import ConfigError
 
 
 def main(argv: Sequence[str]) -> int:
     """Export what the command line asks for; the exit code."""
-    parser = argparse.ArgumentParser(prog="appo-tools export", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of the experiment")
-    parser.add_argument("file", type=Path, help="policy.onnx for ONNX, policy.pt2 for torch.export")
-    parser.add_argument("--load_checkpoint_kind", choices=("latest", "best"), default="latest", help="which checkpoint")
-    parser.add_argument("--policy_index", type=int, default=0, help="which of several policies")
-    chosen = parser.parse_args(argv)
+    try:
+        chosen = _parse(argv)
+    except Refused as error:
+        print(f"export: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     from appo.algorithms.evaluation.export import ExportError, export_policy, require_format
     from appo.algorithms.evaluation.loading import restore_policy
     from appo.algorithms.evaluation.model_card import model_card
@@ -40,6 +39,15 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_REFUSED
     print(f"{exported.path}\n{exported.path}.md")
     return EXIT_OK
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(prog="appo-tools export", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="of the experiment")
+    parser.add_argument("file", type=Path, help="policy.onnx for ONNX, policy.pt2 for torch.export")
+    parser.add_argument("--load_checkpoint_kind", choices=("latest", "best"), default="latest", help="which checkpoint")
+    parser.add_argument("--policy_index", type=int, default=0, help="which of several policies")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

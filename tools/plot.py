@@ -38,7 +38,7 @@ from appo.tools.curves import (
     read_curves,
     read_groups,
 )
-from appo.tools.experiments import ENV, METRICS_FILE, find_experiments
+from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env
 
 MOST_PANELS = 6
 TABLE_SUFFIX = ".csv"
@@ -76,18 +76,12 @@ def draw(curves: Curves, title: str) -> Any:
 
 
 def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
-    """A matplotlib figure with a panel for each environment and one legend for all of them.
-
-    Raises:
-        PlotError: there are more environments than panels.
-    """
+    """A matplotlib figure with a panel for each environment, `MOST_PANELS` at most, and one legend for all of them."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter
 
     envs = list(dict.fromkeys(group.env for group in groups))
-    if len(envs) > MOST_PANELS:
-        raise PlotError(f"{len(envs)} environments do not fit into {MOST_PANELS} panels; name fewer experiments")
     columns = min(len(envs), 3)
     rows = math.ceil(len(envs) / columns)
     width, height = (8.0, 5.5) if len(envs) == 1 else (4.5 * columns, 3.4 * rows + 0.8)
@@ -162,14 +156,15 @@ def main(argv: Sequence[str]) -> int:
         chosen = _parse(argv)
         *folders, target = map(Path, chosen.words)
         _require_format(target)
-        experiments = find_experiments(folders)
+        experiments = of_env(find_experiments(folders), chosen.env)
         is_plain = chosen.metric is None and chosen.x is None and chosen.smooth is None
         if len(experiments) == 1 and is_plain and target.suffix != TABLE_SUFFIX:
             (only,) = experiments
             draw(read_curves(only.folder), only.folder.resolve().name).savefig(target, dpi=120)
         else:
             metric, x = chosen.metric or RETURN, chosen.x or next(iter(X_AXES))
-            groups = read_groups(experiments, metric, x, chosen.smooth or 0.0)
+            most_envs = None if target.suffix == TABLE_SUFFIX else MOST_PANELS
+            groups = read_groups(experiments, metric, x, chosen.smooth or 0.0, most_envs=most_envs)
             if target.suffix == TABLE_SUFFIX:
                 write_table(groups, target)
             else:
@@ -191,6 +186,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "words", nargs="*", metavar="folder", help="experiments, or folders that hold some; then a file"
     )
+    parser.add_argument("--env", help="only runs of this environment; * stands for anything")
     parser.add_argument("--metric", help=f"any key of {METRICS_FILE}; {RETURN} unless typed")
     parser.add_argument("--x", choices=tuple(X_AXES), help="frames of the policy, or hours of training")
     parser.add_argument(

@@ -24,7 +24,7 @@ from appo.algorithms.population.ratings import SELF_PLAY
 from appo.algorithms.population.schedule import ScheduleStep
 from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser
 from appo.tools.curves import PlotError, read_curves
 from appo.tools.win_matrix import draw_wins, read_wins
 from appo.utils.files import atomic_write_json, read_json_lines
@@ -198,19 +198,8 @@ def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Seque
 
 def main(argv: Sequence[str]) -> int:
     """Print, draw and write what the command line asks for; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m appo.tools.population",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="of the experiment")
-    parser.add_argument("image", type=Path, nargs="?", help="file to draw, such as population.png")
-    parser.add_argument("--replay", type=Path, help="JSON file for the best policy's schedule of options")
-    parser.add_argument("--policy", type=int, help="another one than the best, for --replay")
-    chosen = parser.parse_args(argv)
-    if chosen.policy is not None and chosen.replay is None:
-        parser.error("--policy is for --replay")
     try:
+        chosen = _parse(argv)
         wins = read_wins(chosen.folder / SELF_PLAY)
         has_history = wins is None or chosen.replay is not None or (chosen.folder / HISTORY).is_file()
         history = read_history(chosen.folder) if has_history else []
@@ -235,6 +224,22 @@ def main(argv: Sequence[str]) -> int:
         print(f"population: {error}", file=sys.stderr)
         return EXIT_REFUSED
     return EXIT_OK
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="python -m appo.tools.population",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, help="of the experiment")
+    parser.add_argument("image", type=Path, nargs="?", help="file to draw, such as population.png")
+    parser.add_argument("--replay", type=Path, help="JSON file for the best policy's schedule of options")
+    parser.add_argument("--policy", type=int, help="another one than the best, for --replay")
+    chosen = parser.parse_args(argv)
+    if chosen.policy is not None and chosen.replay is None:
+        parser.error("--policy is for --replay")
+    return chosen
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.run.folder_lock import Holder, holder
 from appo.tools.arguments import Refused
-from appo.tools.curves import RETURN, PlotError, configuration, read_points
+from appo.tools.curves import RETURN, PlotError, configurations, read_points
 from appo.tools.experiments import ENV, STATUS_FILE, SUMMARY_FILE, Found, differing, env_of
 
 STARTING, TRAINING, ENDED, DIED = "starting", "training", "ended", "died"
@@ -129,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
 def telling_options(experiments: Sequence[Found]) -> list[str]:
     """Options of the configurations that differ and that somebody typed; the environment is told apart."""
     typed = {name for each in experiments for name in each.typed if name != ENV}
-    known = [configuration(each.options) for each in experiments if each.options]
+    known = configurations([each.options for each in experiments if each.options])
     return [name for name in differing(known) if name in typed]
 
 

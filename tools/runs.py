@@ -14,7 +14,6 @@ middle of a long state is left out, `--json` has all of it.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import math
 import os
@@ -28,9 +27,10 @@ from typing import Any
 from appo.algorithms.checkpoint_names import list_named
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.folder_lock import Holder, holder
-from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, nearest
-from appo.tools.experiments import PLACE, Found, differing, env_of, find_experiments, named, text_of
+from appo.tools.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.experiments import PLACE, Found, differing, find_experiments, named, of_env, text_of
 from appo.tools.run_status import RunStatus, duration, status_of, telling_options
+from appo.utils.logs import terminal
 from appo.utils.processes import handles_signal
 from appo.utils.signals import SAVING
 
@@ -38,6 +38,7 @@ STOP_S, SAVE_S = 60.0, 60.0  # a run ends within 10 s of a signal; a checkpoint 
 _LOOK_EVERY_S = 0.1
 _NUMBERS = ("frames", "fps", "last", "best", "age")  # columns that a narrow terminal does not wrap
 _STATE_CHARACTERS, _LEFT_OUT = 80, " ... "  # of a state and its reason
+_UNSEEN = "one that has just been started is seen once its checks are through"
 # What each order sorts by; numbers that do not exist come last.
 _ORDERS: dict[str, Callable[[RunStatus], Any]] = {
     "name": lambda run: run.experiment.name,
@@ -100,17 +101,15 @@ def _number(value: float, form: str = "{:.4g}") -> str:
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """As wide as the terminal; where the output is no terminal, plain columns of which nothing is cut off."""
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = terminal()
     if console.is_terminal:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for head in heads:
             table.add_column(head, overflow="fold", no_wrap=head in _NUMBERS)
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         console.print(table)
         return
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
@@ -144,15 +143,29 @@ def save(experiment: Found) -> int:
         Refused: it does not run, or not here.
     """
     before = _checkpoints(experiment)
-    _signal(experiment, SAVING)
-    if not _waited(lambda: _checkpoints(experiment) - before, SAVE_S):
+    first = _signal(experiment, SAVING)
+
+    def is_gone() -> bool:
+        now = holder(experiment.folder)
+        return now is None or now.pid != first.pid
+
+    answered = _waited(lambda: _checkpoints(experiment) - before or is_gone(), SAVE_S)
+    new = sorted(_checkpoints(experiment) - before)
+    if answered and not new:
+        print(
+            f"runs: process {first.pid} of {experiment.name} is gone and has written no checkpoint; "
+            f"{status_of(experiment).told_state}",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    if not new:
         print(
             f"runs: {experiment.name} has written no checkpoint within {SAVE_S:.0f} s; before its first optimizer step "
             "there is nothing to save, else log/driver.txt says why",
             file=sys.stderr,
         )
         return EXIT_FAILED
-    for path in sorted(_checkpoints(experiment) - before):
+    for path in new:
         print(path)
     return EXIT_OK
 
@@ -166,7 +179,7 @@ def _signal(experiment: Found, number: signal.Signals) -> Holder:
     run = status_of(experiment)
     holds = run.holder
     if holds is None:
-        raise Refused(f"{experiment.name} does not run; {run.told_state}")
+        raise Refused(f"{experiment.name} does not run; {run.told_state} ({_UNSEEN})")
     if not holds.is_here:
         where = f"on {holds.host}; type this there" if holds.host else "but its lock does not tell as which process"
         raise Refused(f"{experiment.name} runs {where}")
@@ -196,11 +209,11 @@ def main(argv: Sequence[str]) -> int:
         chosen = _parse(argv)
         experiments = find_experiments([chosen.train_dir])
         if name := chosen.stop or chosen.save:
-            return (stop if chosen.stop else save)(named(experiments, name))
+            return _asked(stop if chosen.stop else save, named(experiments, name))
         if chosen.compare:
             runs = [status_of(named(experiments, name)) for name in chosen.compare]
         else:
-            runs = sorted(_readable(_of_env(experiments, chosen.env)), key=_ORDERS[chosen.sort])
+            runs = sorted(_readable(of_env(experiments, chosen.env)), key=_ORDERS[chosen.sort])
     except Refused as error:
         print(f"runs: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -213,6 +226,14 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _asked(ask: Callable[[Found], int], experiment: Found) -> int:
+    try:
+        return ask(experiment)
+    except KeyboardInterrupt:  # while it waits: the signal is sent
+        print(f"\nruns: interrupted; {experiment.name} has been asked, and answers all the same", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
 def _readable(experiments: Sequence[Found]) -> list[RunStatus]:
     """How runs stand; those that cannot be read are left out, which is told."""
     found = []
@@ -221,16 +242,6 @@ def _readable(experiments: Sequence[Found]) -> list[RunStatus]:
             found.append(status_of(experiment))
         except Refused as error:
             print(f"runs: {experiment.name} is left out: {error}", file=sys.stderr)
-    return found
-
-
-def _of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:
-    if pattern is None:
-        return list(experiments)
-    envs = [env_of(experiment) for experiment in experiments]
-    found = [each for each, env in zip(experiments, envs, strict=True) if fnmatch.fnmatchcase(env, pattern)]
-    if not found:
-        raise Refused(f"no run has --env={pattern}{nearest(pattern.strip('*'), envs)}")
     return found
 
 

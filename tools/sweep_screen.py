@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from appo.tools.sweep_state import RUNNING, Sweep, clock, counts, in_order, result_of, results_of, table_of
+from appo.utils.logs import terminal
 
 _SHOW_EVERY_S = 1.0
 _PIPED_WIDTH = 200  # of a table that no terminal shows
@@ -18,8 +19,8 @@ _PIPED_WIDTH = 200  # of a table that no terminal shows
 
 def console() -> Console:
     """Where tables are printed; wide enough for names of trials where it is piped."""
-    found = Console()
-    return found if found.is_terminal else Console(width=_PIPED_WIDTH)
+    found = terminal()
+    return found if found.is_terminal else terminal(width=_PIPED_WIDTH)
 
 
 class Screen:

@@ -26,15 +26,17 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from appo.algorithms.reporting.live_frame import LiveFrame, can_draw
+from appo.algorithms.reporting.rates import RATE_WINDOWS_S
 from appo.algorithms.reporting.sinks.status import from_json
 from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.algorithms.reporting.view import LEAST_HEIGHT, as_text, frame_lines
 from appo.algorithms.reporting.view_state import ViewHistory, ViewState
-from appo.tools.plot import EXIT_OK, EXIT_REFUSED, METRICS_FILE
+from appo.algorithms.run.folder_lock import holder
+from appo.tools.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.experiments import METRICS_FILE, STATUS_FILE
+from appo.tools.run_status import STARTING
 from appo.utils.files import NewLines
 
-STATUS_FILE = "status.json"
-EXIT_INTERRUPTED = 130
 FRAME_EVERY_S, PLAIN_FRAME_EVERY_S = 1.0, 10.0
 _LEAST_WIDTH = 20  # of which a frame can still be read
 # The file is replaced once a second; a run whose machine is busy may be late.
@@ -42,7 +44,7 @@ SILENT_AFTER_S = 5.0
 _PLAIN_COLUMNS, _NO_LIMIT = 80, 10_000
 
 
-class ViewError(ValueError):
+class ViewError(Refused):
     """There is nothing to watch. The message says why."""
 
 
@@ -51,28 +53,40 @@ class WatchedRun:
 
     def __init__(self, folder: Path) -> None:
         """Reads nothing yet."""
+        self._folder = folder
         self._status_path = folder / STATUS_FILE
         self._metrics = NewLines(folder / METRICS_FILE)
         self._history = ViewHistory(folder.resolve().name)
+        self._told: RunSnapshot | None = None  # by the file
         self.snapshot: RunSnapshot | None = None
 
     def read(self) -> None:
         """Take in what is new; a file that cannot be read any more leaves the last numbers.
 
         Raises:
-            ViewError: there was none from the beginning.
+            ViewError: there was none from the beginning, and no process holds the folder's lock.
         """
+        try:
+            holds = holder(self._folder)
+        except OSError:  # no folder, or not ours to read
+            holds = None
         for line in self._metrics.read():
             with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # cut off by a crash
                 self._history.add(_point(json.loads(line)))
         try:
-            self.snapshot = from_json(json.loads(self._status_path.read_text(encoding="utf-8")))
+            self._told = from_json(json.loads(self._status_path.read_text(encoding="utf-8")))
         except OSError as error:
-            if self.snapshot is None:
+            if self.snapshot is None and holds is None:
                 raise ViewError(_why_none(self._status_path, error)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if self.snapshot is None:
                 raise ViewError(f"{self._status_path} is not what a run writes ({error!r})") from error
+        if holds is not None and (self._told is None or self._told.time < holds.since):
+            # The file is missing, or of an earlier start: until there is a newer one, the lock is the sign of life.
+            told = self._told or _NOTHING_YET
+            self.snapshot = told._replace(state=STARTING, time=time.time(), seconds_left=None)
+        elif self._told is not None:
+            self.snapshot = self._told
 
     def state(self, now: float) -> ViewState:
         """What there is to show at a time in seconds since 1970, once something was read."""
@@ -101,6 +115,9 @@ def stacked(states: Sequence[ViewState], width: int, height: int) -> Group:
     return Group(*(lines[:-1] if between else lines))
 
 
+_NOTHING_YET = RunSnapshot(STARTING, 0.0, 0, 0.0, dict.fromkeys(RATE_WINDOWS_S, 0.0), None, 0.0, {}, {}, ())
+
+
 def _point(record: dict[str, Any]) -> Point:
     scalars = {tag: float(value) for tag, value in record.items() if "/" in tag and value is not None}
     if not all(map(math.isfinite, scalars.values())):
@@ -114,7 +131,8 @@ def _why_none(path: Path, error: OSError) -> str:
     with contextlib.suppress(OSError):
         if names := sorted(found.parent.name for found in folder.glob(f"*/{STATUS_FILE}"))[:5]:
             return f"{told}; {folder} holds {', '.join(names)}"
-    return f"{told}; the file comes when a run has begun" if folder.is_dir() else told
+    comes = "the file comes when a run has begun" if folder.is_dir() else "a run makes it once its checks are through"
+    return f"{told}; {comes}"
 
 
 def _draw_until_ended(runs: Sequence[WatchedRun]) -> None:
@@ -157,18 +175,9 @@ def _save(runs: Sequence[WatchedRun], path: Path, width: int) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Show what the command line asks for; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="view", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="of an experiment")
-    parser.add_argument("--once", action="store_true", help="print one frame and end")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="save one frame as a picture and end")
-    parser.add_argument("--width", type=int, metavar="COLUMNS", help="of --once, --svg and plain text (default: 80)")
-    arguments = parser.parse_args(argv)
-    if arguments.width is not None and arguments.width < _LEAST_WIDTH:
-        parser.error(f"--width={arguments.width}: a frame needs {_LEAST_WIDTH} columns or more")
-    runs = [WatchedRun(folder) for folder in arguments.folders]
     try:
+        arguments = _parse(argv)
+        runs = [WatchedRun(folder) for folder in arguments.folders]
         for run in runs:
             run.read()
         if arguments.svg is not None:
@@ -181,10 +190,22 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # its reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # what Python writes to at its end
-    except (ViewError, OSError) as error:
+    except (Refused, OSError) as error:
         print(f"view: {error}", file=sys.stderr)
         return EXIT_REFUSED
     return EXIT_OK
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(prog="view", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="of an experiment")
+    parser.add_argument("--once", action="store_true", help="print one frame and end")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="save one frame as a picture and end")
+    parser.add_argument("--width", type=int, metavar="COLUMNS", help="of --once, --svg and plain text (default: 80)")
+    arguments = parser.parse_args(argv)
+    if arguments.width is not None and arguments.width < _LEAST_WIDTH:
+        raise Refused(f"--width={arguments.width}: a frame needs {_LEAST_WIDTH} columns or more")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ whether it comes from the command line, from a file or from a program.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
+import re
 import sys
 import traceback
 import types
@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
-from appo.utils.options import ConfigError, OptionRule, check_value, limits, options_of, to_text
+from appo.utils.options import ConfigError, OptionRule, check_value, limits, nearest_names, options_of, to_text
 
 VERSION = "0.1.0"  # of the whole program
 COMMAND_LINE = "command line"
@@ -28,6 +28,7 @@ _SHELLS = ("bash", "zsh", "fish")  # for which options can be completed
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 _MAX_INTEGER = 2**63 - 1  # counters are 64-bit
+_NEGATIVE = re.compile(r"-\.?\d")  # how a number begins that could be taken for an option
 
 
 class Declared(NamedTuple):
@@ -83,7 +84,7 @@ def parse(
     description: str = "",
     reasons: Mapping[str, str] | None = None,
     hint: Callable[[str], str] | None = None,
-    fallback_hint: str = "",
+    last_hint: Callable[[str], str] | None = None,
 ) -> Parsed:
     """Read a command line. `--help` prints every option, grouped, with the defaults in force, and exits with 0;
     `--help=<group>` those of one group. `--completion=<shell>` prints a script for the shell, and exits with 0.
@@ -96,10 +97,10 @@ def parse(
         description: What the program does, first in the help.
         reasons: Option -> why its default is what it is, for the help.
         hint: Unknown option -> what to type instead, in words; empty: the options with similar names are told.
-        fallback_hint: What to type where no option has a similar name; `{name}` stands for the unknown one.
+        last_hint: The same, for an option that no other has a similar name to.
 
     Raises:
-        ConfigError: an unknown flag (with the nearest one that exists), or a value that is not allowed.
+        ConfigError: unknown flags (each with the nearest one that exists), or a value that is not allowed.
     """
     import tyro
 
@@ -124,12 +125,12 @@ def parse(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
     )
     if unknown:
-        _refuse_word(unknown[0], options, hint, fallback_hint)
+        _refuse_words(unknown, options, hint, last_hint)
     found = {name: getattr(getattr(parsed, entry.group), name) for name, entry in options.items()}
     typed = {name: value.words for name, value in found.items() if isinstance(value, _Typed)}
     for words in typed.values():  # a flag takes the words behind it, as many as there are
         if len(words) > 1:
-            _refuse_word(words[1], options)
+            _refuse_words(words[1:], options)
     texts = {name: _from_words(options[name], words) for name, words in typed.items()}
     return Parsed(defaults | check_layer(texts, options, COMMAND_LINE), frozenset(typed))
 
@@ -183,18 +184,29 @@ def refuse(program: str, argv: Sequence[str], error: BaseException) -> None:
     say_error(program, str(error))
 
 
-def check_layer(values: Mapping[str, Any], options: Mapping[str, Declared], layer: str) -> dict[str, Any]:
+def check_layer(
+    values: Mapping[str, Any],
+    options: Mapping[str, Declared],
+    layer: str,
+    hint: Callable[[str], str] | None = None,
+) -> dict[str, Any]:
     """The values of one layer in their declared types.
+
+    Args:
+        values: option, or one of its aliases -> value.
+        options: those that there are.
+        layer: what sets them, for errors.
+        hint: as of `parse`.
 
     Raises:
         ConfigError: `config.json sets unknown option 'lr'`, a value of another type, or one out of range.
     """
     aliases = {alias: entry.name for entry in options.values() for alias in entry.rule.aliases}
+    named = {aliases.get(given, given): value for given, value in values.items()}
+    if unknown := [name for name in named if name not in options]:
+        raise _unknown_options(layer, {name: _instead(name, options, hint) for name in unknown})
     checked = {}
-    for given, value in values.items():
-        name = aliases.get(given, given)
-        if name not in options:
-            raise ConfigError(f"{layer} sets unknown option {name!r}{_did_you_mean(name, options)}")
+    for name, value in named.items():
         entry = options[name]
         checked[name] = _coerce(entry, value, entry.kind, layer)
         if checked[name] is not None:
@@ -274,28 +286,57 @@ def _flag(entry: Declared, default: Any, reason: str) -> Any:
     return Annotated[Any, primitive, described]
 
 
-def _refuse_word(
-    word: str, options: Mapping[str, Declared], hint: Callable[[str], str] | None = None, fallback_hint: str = ""
+def _refuse_words(
+    words: Sequence[str],
+    options: Mapping[str, Declared],
+    hint: Callable[[str], str] | None = None,
+    last_hint: Callable[[str], str] | None = None,
 ) -> NoReturn:
-    name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if word.startswith("-"):
-        told = f"; {text}" if hint and (text := hint(name)) else _did_you_mean(name, options)
-        if not told and fallback_hint:
-            told = f"; {fallback_hint.format(name=name)}"
-        raise ConfigError(f"{COMMAND_LINE} sets unknown option {name!r}{told}")
+    """Refuse words that belong to no option: all unknown options at once, without them the first other word."""
+    flags = [word for word in words if word.startswith("-") and not _NEGATIVE.match(word)]
+    names = {flag: flag.lstrip("-").partition("=")[0].replace("-", "_") for flag in flags}
+    for flag, name in names.items():
+        owner, dot, _ = name.partition(".")
+        if dot and owner in _names(options) and "=" not in flag:
+            raise ConfigError(f"{COMMAND_LINE} sets {name} without a value; type --{name}=VALUE")
+    if flags:
+        raise _unknown_options(
+            COMMAND_LINE, {name: _instead(name, options, hint, last_hint) for name in names.values()}
+        )
+    name = words[0].partition("=")[0].replace("-", "_")
     if name in _names(options):
-        raise ConfigError(f"{COMMAND_LINE} holds {word!r}; did you mean --{word}?")
-    raise ConfigError(f"{COMMAND_LINE} holds {word!r}, which belongs to no option; options are typed --name=value")
+        raise ConfigError(f"{COMMAND_LINE} holds {words[0]!r}; did you mean --{words[0]}?")
+    raise ConfigError(f"{COMMAND_LINE} holds {words[0]!r}, which belongs to no option; options are typed --name=value")
+
+
+def _unknown_options(layer: str, instead: Mapping[str, str]) -> ConfigError:
+    """The error for options that there are not; name -> what to type instead, empty where nothing is known."""
+    if len(instead) == 1:
+        ((name, told),) = instead.items()
+        return ConfigError(f"{layer} sets unknown option {name!r}" + (f"; {told}" if told else ""))
+    each = [f"{name!r}" + (f" ({told})" if told else "") for name, told in instead.items()]
+    return ConfigError(f"{layer} sets unknown options: {', '.join(each)}")
+
+
+def _instead(
+    name: str,
+    options: Mapping[str, Declared],
+    hint: Callable[[str], str] | None = None,
+    last_hint: Callable[[str], str] | None = None,
+) -> str:
+    """What to type instead of an unknown option; empty where nothing is known."""
+    if hint is not None and (told := hint(name)):
+        return told
+    switched_off = options.get(name.removeprefix("no_"))
+    if switched_off is not None and switched_off.kind is bool:
+        return f"type --{switched_off.name}=False"
+    if nearest := nearest_names(name, _names(options)):
+        return f"did you mean {' or '.join(nearest)}?"
+    return last_hint(name) if last_hint is not None else ""
 
 
 def _names(options: Mapping[str, Declared]) -> list[str]:
     return [name for entry in options.values() for name in (entry.name, *entry.rule.aliases)]
-
-
-def _did_you_mean(name: str, options: Mapping[str, Declared]) -> str:
-    known = _names(options)
-    nearest = difflib.get_close_matches(name, known, n=2)
-    return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
 
 
 def _metavar(kind: Any) -> str:

@@ -50,9 +50,22 @@ class _Terminal(Console):
         """Go on when the reader has closed the pipe; rich by itself would end the process."""
 
 
-def terminal(*, stderr: bool = False) -> Console:
-    """Where text goes: without colours, and without any escape sequence where NO_COLOR is set or nobody looks."""
-    return _Terminal(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
+def terminal(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Where text goes: without colours, and without any escape sequence where NO_COLOR is set or nobody looks.
+
+    What it prints is what is given: `old:Leaves` and `[a]` in a user's name are neither an emoji nor markup.
+
+    Args:
+        stderr: not standard output.
+        width: columns; None: as many as there are.
+    """
+    return _Terminal(
+        stderr=stderr,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        width=width,
+        markup=False,
+        emoji=False,
+    )
 
 
 def say_error(program: str, text: str) -> None:

@@ -7,7 +7,8 @@ Nothing here knows which options exist.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
@@ -18,6 +19,7 @@ class ConfigError(ValueError):
 
 
 MUTATIONS = ("scale", "one_minus")
+_ABOUT_AS_NEAR = 0.1  # difference of similarities, which are between 0 and 1
 
 
 class OptionRule(NamedTuple):
@@ -81,6 +83,13 @@ def check_value(name: str, value: Any, rule: OptionRule, layer: str) -> None:
     for bound, is_outside in ((rule.minimum, _below), (rule.maximum, _above)):
         if bound is not None and value is not None and is_outside(value, bound):
             raise ConfigError(f"{layer} sets {name}={value}; allowed: {limits(rule)}")
+
+
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """At most two known names that may have been meant; the second only if it is about as near."""
+    close = difflib.get_close_matches(name, list(known), n=2)
+    ratios = [difflib.SequenceMatcher(None, each, name).ratio() for each in close]
+    return [each for each, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _ABOUT_AS_NEAR]
 
 
 def to_text(value: Any) -> str:

@@ -33,7 +33,11 @@ class EvaluationConfig:
         -1, "Processes of --eval_num_envs. -1: one per CPU core; 0: none but this one", minimum=-1
     )
     eval_deterministic: bool = option(False, "Take the most likely action instead of drawing one")
-    max_num_episodes: int = option(-1, "End after this many episodes. -1: no limit", minimum=-1)
+    max_num_episodes: int = option(
+        -1,
+        "End after this many episodes. -1: no limit; without a window, and with no limit typed, 20",
+        minimum=-1,
+    )
     tournament: bool = option(
         False,
         "Play a tournament: each pair of the newest checkpoint of each policy, its past selves, its milestones and "

@@ -39,6 +39,7 @@ from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
 
+_EPISODES_UNWATCHED = 20  # where nothing limits them and no window shows them: nobody would end it
 _EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class EvaluationJob(NamedTuple):
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
     sampling: SamplingConfig = SamplingConfig()
+    ends_unwatched: bool = True  # after some episodes, where there are neither limits nor a window
 
     @property
     def episodes(self) -> int | None:
@@ -133,6 +135,7 @@ def _until_stopped(play_all: Callable[[StopSignals, contextlib.ExitStack], None]
 def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanup: contextlib.ExitStack) -> None:
     checkpoint, agent_map = found[0], job.sampling.agent_policy_map
     window = _open_window(job, cleanup)
+    asked, job = job, _with_an_end(job, window)
     name = "policies" if agent_map else f"policy{job.options.policy_index}"
     recorder = _open_recorder(job, f"{name}_step{checkpoint.train_step}", cleanup)
     screen = _screen(job, window, recorder)
@@ -148,7 +151,12 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
     playing = f"policies {agent_map}" if agent_map else f"policy {job.options.policy_index}"
     title = f"{job.env.name}, {playing} after {checkpoint.train_step} training steps"
     print(f"{title}: {', '.join(str(each.path) for each in found)}", flush=True)
-    if job.episodes is None and job.frames is None:
+    if job is not asked:
+        print(
+            f"playing {job.episodes} episodes, as there is no window; --max_num_episodes=-1 plays until Ctrl+C",
+            flush=True,
+        )
+    elif job.episodes is None and job.frames is None:
         print("playing until Ctrl+C; --max_num_episodes=10 would end it", flush=True)
     result = evaluate_policy(
         policy,
@@ -168,6 +176,15 @@ def _play(job: EvaluationJob, found: list[Checkpoint], stop: StopSignals, cleanu
         reason = save_result(result, path, title, _conditions(job, env.num_envs, played))
         print(f"results: not saved; {reason}" if reason else f"results: {path}.json and .csv", flush=True)
     _close_recorder(recorder)
+
+
+def _with_an_end(job: EvaluationJob, window: Window | None) -> EvaluationJob:
+    """The same job where a user watches it or has said when it ends, else one of some episodes."""
+    is_open = job.episodes is None and job.frames is None
+    if window is not None or not is_open or not job.ends_unwatched:
+        return job
+    episodes = max(_EPISODES_UNWATCHED, job.options.eval_num_envs)
+    return job._replace(options=dataclasses.replace(job.options, max_num_episodes=episodes))
 
 
 def _conditions(job: EvaluationJob, num_envs: int, checkpoints: dict[str, str]) -> Conditions:

@@ -1,4 +1,4 @@
-"""Faults that the run survived: for each a line in the log and a record in `events.jsonl`.
+"""Faults that the run survived, and changes of options: for each a line in the log and a record in `events.jsonl`.
 
 The counts are in the status line, in `status.json` and in TensorBoard; here are the process, the time and the cause.
 """
@@ -6,7 +6,9 @@ The counts are in the status line, in `status.json` and in TensorBoard; here are
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from appo.algorithms.messages import (
     WorkerWorks,
 )
 from appo.utils.files import JsonLines
+from appo.utils.options import to_text
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,15 @@ class EventLog:
         self.write(event, report._asdict())
         _log(report)
 
+    def tell_changed_options(self, changed: Iterable[tuple[str, Any, Any]]) -> None:
+        """Tell what this start changes: option, its value before and now. No record where nothing has changed."""
+        found = {}
+        for name, before, now in changed:
+            log.info("changed since the last start: %s %s -> %s", name, to_text(before), to_text(now))
+            found[name] = {"before": _plain(before), "now": _plain(now)}
+        if found:
+            self.write("options_changed", {"options": found})
+
     def write(self, event: str, what: dict[str, Any]) -> None:
         """Add a record; a disk that does not take it loses the record, not the run."""
         try:
@@ -72,6 +84,11 @@ class EventLog:
         """Close the file."""
         if self._lines is not None:
             self._lines.close()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it; infinity as text, as in config.json."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _log(report: Report) -> None:

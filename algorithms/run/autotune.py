@@ -16,7 +16,7 @@ from rich.table import Table
 
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.machine import Machine, ProcessorTime
-from appo.algorithms.run.size_search import Limits, Sizes, Tried, search
+from appo.algorithms.run.size_search import Limits, Sizes, Tried, search, why_not_fastest
 from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
@@ -158,6 +158,8 @@ def show(tried: list[Tried], first: Sizes, env: str) -> None:
         notes = [note for note, holds in (("as it was", sizes == first), ("chosen", sizes == tried[-1].sizes)) if holds]
         table.add_row(*map(str, sizes), f"{found:,.0f}" if found else "did not run", ", ".join(notes))
     terminal().print(table)
+    if reason := why_not_fastest(tried):
+        print(f"autotune: the fastest was not chosen: {reason}", flush=True)
 
 
 def save(tried: list[Tried], first: Sizes, config: TrainConfig) -> None:

@@ -228,7 +228,7 @@ class RunConfig:
             ConfigError: the message names the nearest value that works.
         """
         torch_device(self.device)
-        if self.with_wandb and importlib.util.find_spec("wandb") is None:
+        if self.with_wandb and not _is_installed("wandb"):
             raise ConfigError("with_wandb=True needs the package wandb: pip install wandb")
         try:
             existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
@@ -241,6 +241,12 @@ class RunConfig:
                 f"{self.folder} cannot be written: no permission in {existing}; type another --train_dir, for example "
                 "--train_dir=/tmp/train_dir"
             )
+
+
+def _is_installed(package: str) -> bool:
+    """A folder that only has its name, as offline runs of Weights & Biases leave one, is no package."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def torch_device(device: str) -> str:

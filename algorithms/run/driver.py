@@ -69,9 +69,15 @@ class Driver:
     """Follows one run from its first report to its end."""
 
     def __init__(
-        self, config: TrainConfig, experiment: Experiment, pool: WorkerPool, shared: SharedResources, stop: StopSignals
+        self,
+        config: TrainConfig,
+        experiment: Experiment,
+        pool: WorkerPool,
+        shared: SharedResources,
+        stop: StopSignals,
+        callback: Any = None,
     ) -> None:
-        """The workers have been started."""
+        """The workers have been started. `callback`: the user's own object, as `make_callback` makes it."""
         run, arrays = config.run, shared.arrays
         there = [name for name in KINDS if shared.roster.of_kind(name)]
         kinds = {KINDS[name].timers: shared.roster.places(name) for name in there}
@@ -90,6 +96,7 @@ class Driver:
             self._population_log,
             experiment.log_dir,
             self._run_state,
+            callback,
         )
         self.checkpoints = CheckpointScheduler(context)
         self._controllers: Sequence[Controller] = (self.checkpoints, *(make(context) for make in CONTROLLERS))

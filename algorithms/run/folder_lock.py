@@ -54,9 +54,7 @@ def take(folder: Path) -> int:
             if time.monotonic() < deadline:
                 time.sleep(_RETRY_EVERY_S)
                 continue
-            raise ConfigError(
-                f"another process ({holder}) trains in {folder}; stop it first, or type another --experiment"
-            ) from None
+            raise _taken(folder, holder) from None
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), path.stat()):
                 break
@@ -65,6 +63,22 @@ def take(folder: Path) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return lock
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder in which another process trains, before anything that takes time. Writes nothing.
+
+    Raises:
+        ConfigError: another process holds the lock.
+    """
+    with contextlib.suppress(OSError):  # told by `take`, where the folder is made
+        lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _taken(folder.absolute(), _content(lock) or "unknown") from None
+        finally:
+            os.close(lock)
 
 
 def holder(folder: Path) -> Holder | None:
@@ -86,6 +100,10 @@ def holder(folder: Path) -> Holder | None:
         return Holder(pid, host, os.fstat(lock).st_mtime)
     finally:
         os.close(lock)
+
+
+def _taken(folder: Path, holder: str) -> ConfigError:
+    return ConfigError(f"another process ({holder}) trains in {folder}; stop it first, or type another --experiment")
 
 
 def _content(lock: int) -> str:

@@ -238,3 +238,26 @@ def worker_specs(plan: RunPlan) -> list[WorkerSpec]:
         for name, kind in sorted(KINDS.items(), key=lambda entry: entry[1].starts)
         for worker in roster.of_kind(name)
     ]
+
+
+def too_small_budget(config: TrainConfig, spec: EnvSpec, frames_before: int) -> str:
+    """A warning where the frames that are left do not make one iteration; empty where they may.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        frames_before: of earlier starts of the experiment.
+    """
+    run, learning, policies = config.run, config.learning, config.sampling.num_policies
+    iteration = learning.batch_size * learning.num_batches_per_iteration
+    left = run.train_for_env_steps - frames_before
+    # At most: a step may be of several frames.
+    if run.sampler_only or left * spec.agents_per_env >= iteration * policies:
+        return ""
+    before = f" leaves {left} frames, which" if frames_before else ""
+    of_policies = f" of each of {policies} policies" if policies > 1 else ""
+    return (
+        f"train_for_env_steps={run.train_for_env_steps}{before} may be spent before this start learns anything: an "
+        f"iteration{of_policies} takes {iteration} agent steps; type a larger --train_for_env_steps, or a smaller "
+        "--batch_size"
+    )

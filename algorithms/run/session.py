@@ -12,18 +12,21 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from appo.algorithms.config import ResolvedConfig, fitted, print_origins
 from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import Sizes
 from appo.algorithms.reporting.budget import Budget
+from appo.algorithms.reporting.event_log import EventLog
 from appo.algorithms.reporting.sinks.terminal import status_line
 from appo.algorithms.run import ending, resources
 from appo.algorithms.run.config import torch_device
-from appo.algorithms.run.controllers.callbacks import load_callback
+from appo.algorithms.run.controllers.callbacks import load_callback, make_callback
 from appo.algorithms.run.driver import Driver, WorkerPool
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.population_files import check_files
+from appo.algorithms.run.wandb_mirror import require_package
 from appo.algorithms.run_state import Spent
 from appo.algorithms.train_config import TrainConfig, check_with_spec
 from appo.algorithms.workers.jobs import ModelJob
@@ -40,7 +43,7 @@ from appo.envs.registry import probe, resolve
 from appo.envs.specs import in_words
 from appo.utils.files import require_file_size
 from appo.utils.logs import log_to_terminal_and_file, say_error
-from appo.utils.options import ConfigError, to_text
+from appo.utils.options import ConfigError
 from appo.utils.processes import set_title
 from appo.utils.signals import StopSignals
 
@@ -62,6 +65,8 @@ def train(resolved: ResolvedConfig, argv: Sequence[str], stop: StopSignals) -> i
         ConfigError: the environment, or this machine, refuses it; nothing was written.
     """
     set_title("appo driver")
+    if resolved.config.run.with_wandb:
+        require_package()
     launcher = ProcessLauncher([str(Path.cwd()), *sys.path])
     stop.end_at_once = lambda: _end_at_once(launcher)
     try:
@@ -123,18 +128,21 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
     if spent.env_frames and budget.spent(*spent) >= 1.0:
         print(_tell_spent(budget, spent, config))
         return 0
+    callback = make_callback(config.run.callback)
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
         for warning in checked.warnings:
             log.warning("%s", warning)
+        if warning := resources.too_small_budget(config, spec, spent.env_frames):
+            log.warning("%s", warning)
         log.info("%s: %s", config.env.env, in_words(spec))
         if layers := layers_of(config.env):
             log.info("wrappers, from the inside out: %s", ", ".join(layer.told for layer in layers))
         print_origins(resolved)
-        for name, before, now in resolved.changed:
-            log.info("changed since the last start: %s %s -> %s", name, to_text(before), to_text(now))
-        return _drive(config, spec, sizes, experiment, launcher, stop)
+        with contextlib.closing(EventLog(experiment.events_file)) as event_log:
+            event_log.tell_changed_options(resolved.changed)
+        return _drive(config, spec, sizes, experiment, launcher, stop, callback)
     finally:
         experiment.close()
 
@@ -146,6 +154,7 @@ def _drive(
     experiment: Experiment,
     launcher: ProcessLauncher,
     stop: StopSignals,
+    callback: Any,
 ) -> int:
     device = torch_device(config.run.device)
     shared = resources.allocate(config, sizes)
@@ -180,7 +189,7 @@ def _drive(
                 log.info("%s before the start", stop.reason)
                 return stop.exit_code
             return _fail(f"a worker cannot be started: {error}", config, experiment.log_file("driver"))
-    driver = Driver(config, experiment, pool, shared, stop)
+    driver = Driver(config, experiment, pool, shared, stop, callback)
     if spec.reports_true_reward:
         driver.statistics.expect_true_rewards()
     return _follow(driver, config, experiment, stop)

@@ -97,6 +97,16 @@ def search(
     return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
 
 
+def why_not_fastest(tried: list[Tried]) -> str | None:
+    """Why the last of those tried, which was chosen, is not the fastest; None: it is."""
+    chosen, fastest = tried[-1].frames_per_s, max(each.frames_per_s for each in tried)
+    if fastest <= chosen:
+        return None
+    if fastest <= WORTHWHILE * chosen:
+        return f"a gain of less than {WORTHWHILE - 1:.0%} counts as noise".replace("%", " %")
+    return "it was measured once, where luck may have helped, and the chosen sizes twice"
+
+
 def _mean(first: Tried, second: Tried) -> Tried:
     rate, busy = ((one + other) / 2 for one, other in zip(first[1:], second[1:], strict=True))
     return Tried(first.sizes, rate, busy)

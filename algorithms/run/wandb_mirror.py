@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from appo.utils.processes import lower_priority, set_title
 
 METRICS_FILE, STATE_FILE, SUMMARY_FILE = "metrics.jsonl", "wandb_run.json", "summary.json"
 INSTALL = "pip install wandb"
+IMPORT_S = 60.0  # a disk that takes longer refuses no run
 LOOK_EVERY_S = 2.0
 CONNECT_S = 30.0  # afterwards, what comes is kept on disk only
 FINISH_S = 20.0  # of the process that a run starts, once the run has ended: what it has not sent stays on disk
@@ -48,6 +50,24 @@ class Account(NamedTuple):
 
 class MirrorError(RuntimeError):
     """Nothing can be sent. The message says why, in one line."""
+
+
+def require_package() -> None:
+    """Import the package once, in a process of its own: the driver needs nothing of it. No network is asked.
+
+    Raises:
+        ConfigError: it is missing or broken.
+    """
+    command = [sys.executable, "-c", "import wandb; wandb.init"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=IMPORT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # what is wrong with it is told by the process that sends
+    if done.returncode:
+        why = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        raise ConfigError(f"with_wandb=True needs the package wandb, which cannot be imported ({why}): {INSTALL}")
 
 
 class Mirror:
@@ -90,7 +110,10 @@ class Mirror:
         self._run.finish()
 
     def _begin(self) -> None:
-        import wandb
+        try:
+            import wandb
+        except ImportError as error:
+            raise MirrorError(f"Weights & Biases: its package cannot be imported ({error}): {INSTALL}") from error
 
         options = parse_saved((self._folder / CONFIG_FILE).read_text(encoding="utf-8"), CONFIG_FILE).options
         self._num_policies = int(options.get("num_policies", 1))

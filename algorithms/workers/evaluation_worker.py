@@ -14,7 +14,7 @@ import torch
 from appo.algorithms.evaluation.episode_video import EpisodeVideos
 from appo.algorithms.evaluation.evaluate import EvalResult, choose_num_envs, evaluate_policy
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer
-from appo.algorithms.messages import EvaluationFinished, EvaluationVideoSaved
+from appo.algorithms.messages import EvaluationCutOff, EvaluationFinished, EvaluationVideoSaved
 from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.jobs import EvaluationWorkerJob
@@ -37,7 +37,7 @@ class EvaluationWorker(Worker):
 
     Reads:   published weights (learners)
     Writes:  its counters
-    Sends:   EvaluationFinished, EvaluationVideoSaved (driver)
+    Sends:   EvaluationFinished, EvaluationCutOff, EvaluationVideoSaved (driver)
     """
 
     job: EvaluationWorkerJob
@@ -108,11 +108,14 @@ class EvaluationWorker(Worker):
         result = evaluate_policy(
             inference, self._env, self.job.episodes, deterministic=self.job.deterministic, after_step=self._goes_on
         )
-        if self.counters.stop_requested:
-            return  # what is not finished says nothing
+        if self.counters.stop_requested and not result.is_complete:  # its numbers would prefer short episodes
+            episodes = len(result.returns) // self.job.spec.agents_per_env
+            self.report(EvaluationCutOff(policy, published.version, episodes, result.wall_time))
+            return
         self.counters.count(EventCounter.EVALUATIONS)
         self.report(report_of(policy, published.version, result))
-        self._record(policy, published.version)
+        if not self.counters.stop_requested:
+            self._record(policy, published.version)
 
     def _record(self, policy: int, version: int) -> None:
         """Record an episode of each policy of a round when a video is due. What fails costs the videos, no score."""

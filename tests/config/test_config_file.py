@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from appo.algorithms.config import resolve, resolve_evaluation
+from appo.algorithms.config import CHOSEN, resolve, resolve_evaluation
 from appo.algorithms.train_config import to_json
 from appo.utils.options import ConfigError
 
@@ -79,6 +79,19 @@ def test_the_config_of_another_experiment_gives_all_but_its_place(start, write):
     assert start(f"--config={path}").config.run.experiment == "default_experiment"
 
 
+def test_the_config_of_another_experiment_leaves_out_its_terminal_and_what_was_chosen_for_it(start, write):
+    other = start("--view=off", "--debug", "--hidden_size=16")
+    path = write(to_json(other.config, other.typed), "config.json")
+    taken = start(f"--config={path}", "--experiment=mine")
+    assert taken.config.model.hidden_size == 16
+    assert (taken.config.run.view, taken.config.run.debug) == ("auto", False)
+    assert taken.config.run.seed != other.config.run.seed
+    assert taken.origins["seed"] == taken.origins["num_workers"] == CHOSEN
+    typed = start("--num_workers=3")
+    path = write(to_json(typed.config, typed.typed), "config.json")
+    assert start(f"--config={path}").config.sampling.num_workers == 3
+
+
 def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp_path):
     save_config(start())
     path = write("max_num_episodes = 3\nseed = 4\n")
@@ -92,6 +105,11 @@ def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp
         ("plan.toml", "lr = 0.1", "{file} sets unknown option 'lr'; did you mean learning_rate?"),
         ("plan.toml", "gama = 0.1", "{file} sets unknown option 'gama'; did you mean gamma"),
         ("plan.toml", "n_envs = 4", "{file} sets unknown option 'n_envs'; here environments are spread"),
+        (
+            "plan.toml",
+            "lr = 0.1\ngama = 0.1",
+            "{file} sets unknown options: 'lr' (did you mean learning_rate?), 'gama' (did you mean gamma?)",
+        ),
         ("plan.json", '{"hidden_size": 0}', "{file} sets hidden_size=0; allowed: at least 1"),
         ("plan.json", '{"use_rnn": "perhaps"}', "{file} sets use_rnn='perhaps'; expected True or False"),
         ("plan.toml", "config = 'b.toml'", "{file} sets config; that is for the command line: leave it out"),

@@ -9,12 +9,14 @@ from rich.console import Console
 from appo.algorithms.config import (
     CHOSEN,
     FAMILY_DEFAULTS,
+    fitted,
     print_origins,
     resolve,
     resolve_evaluation,
     with_env_of_experiment,
 )
 from appo.algorithms.train_config import from_json, to_json, with_values
+from appo.envs.api import ActionLeaf, EnvProfile, EnvSpec, ObservationLeaf
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
 
@@ -209,14 +211,53 @@ def test_the_options_of_an_auxiliary_loss_come_and_go_with_it(start, save_config
     assert not hasattr(without.config.auxiliary, "action_smoothness_coeff")
 
 
-def test_the_table_of_origins_shows_every_value_that_is_no_default(start):
+def origins_of(resolved):
+    """Option -> its row in the table of origins."""
     out = io.StringIO()
-    print_origins(start("--gae_lambda=0.5", "--batch_size=1024"), Console(file=out, width=120))
-    rows = {line.split("│")[1].strip(): line for line in out.getvalue().splitlines() if line.startswith("│")}
+    print_origins(resolved, Console(file=out, width=120))
+    return {line.split("│")[1].strip(): line for line in out.getvalue().splitlines() if line.startswith("│")}
+
+
+def test_the_table_of_origins_shows_every_value_that_is_no_default(start):
+    rows = origins_of(start("--gae_lambda=0.5", "--batch_size=1024"))
     assert "0.5" in rows["gae_lambda"]
     assert "command line" in rows["gae_lambda"]
     assert FAMILY_DEFAULTS in rows["gamma"]
     assert "batch_size" not in rows
+
+
+def test_the_table_of_origins_shows_a_declared_default_that_stands_instead_of_another(start, save_config, tmp_path):
+    rows = origins_of(start("--gamma=0.99", "--res_w=128", "--batch_size=1024"))
+    assert "0.99" in rows["gamma"] and "command line" in rows["gamma"] and "128" in rows["res_w"]
+    assert "batch_size" not in rows, "nothing else would be here"
+    (tmp_path / "plan.toml").write_text("gamma = 0.99\n")
+    assert "/" in origins_of(start(f"--config={tmp_path / 'plan.toml'}"))["gamma"], "the file set it"
+    save_config(start("--gamma=0.99", "--batch_size=2048"))
+    rows = origins_of(start("--batch_size=1024"))
+    assert "config.json" in rows["gamma"] and "1024" in rows["batch_size"], "it was another one before"
+
+
+def test_the_table_of_origins_shows_all_that_is_typed_where_options_are_fitted(tmp_path):
+    words = [
+        "--env=tests.config.unknown_env:make_env",
+        "--use_rnn=True",
+        "--hidden_size=512",
+        f"--train_dir={tmp_path}",
+    ]
+    seen = EnvSpec((ObservationLeaf("obs", (4,), "float32", "vector"),), (ActionLeaf("discrete", 2),), 1)
+    rows = origins_of(fitted(resolve(words), seen, EnvProfile(step_s=1e-5)))
+    assert "command line" in rows["use_rnn"] and "command line" in rows["hidden_size"]
+    assert any("fitted" in row for row in rows.values())
+
+
+def test_what_a_user_has_typed_is_neither_markup_nor_an_emoji_in_the_table_of_origins(start, tmp_path):
+    (tmp_path / "[bold]:Leaves:.toml").write_text("gamma = 0.5\n")
+    out = io.StringIO()
+    words = [f"--config={tmp_path}/[bold]:Leaves:.toml", "--wandb_group=[red]:Leaves:"]
+    print_origins(start(*words, env="tests.config.own_envs:leaves"), Console(file=out, width=400))
+    shown = out.getvalue()
+    assert "tests.config.own_envs:leaves: options other than their defaults" in shown
+    assert "[red]:Leaves:" in shown and "/[bold]:Leaves:.toml" in shown
 
 
 def test_watching_takes_the_saved_configuration_and_its_own_options(start, save_config, tmp_path):

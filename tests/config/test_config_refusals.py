@@ -110,11 +110,33 @@ def test_what_the_refusals_recommend_is_accepted(start, words):
     start(*words.split())
 
 
-def test_what_may_be_an_argument_of_the_environment_is_told_as_such(start):
-    with pytest.raises(ConfigError, match=r"'size'; an argument of the environment is typed --env_kwargs.size=\.\.\.$"):
-        start("--size=5", env="CartPole-v1")
-    with pytest.raises(ConfigError, match=r"'size'$"):
-        start("--size=5", env="doom_basic")
+@pytest.mark.parametrize(
+    ("env", "word", "told"),
+    [
+        ("FrozenLake-v1", "is_slippery", "an argument of the environment is typed --env_kwargs.is_slippery=..."),
+        (
+            "CartPole-v1",
+            "max_episode_steps",
+            "an argument of the environment is typed --env_kwargs.max_episode_steps=...",
+        ),
+        ("FrozenLake-v1", "is_slipery", "did you mean --env_kwargs.is_slippery?"),
+        ("CartPole-v1", "size", "CartPole-v1 has no argument of that name either"),
+        ("tests.config.own_envs:named", "size", "an argument of the environment is typed --env_kwargs.size=..."),
+        ("tests.config.own_envs:named", "qqq", "tests.config.own_envs:named has no argument of that name either"),
+        ("tests.config.own_envs:anything", "qqq", "an argument of the environment is typed --env_kwargs.qqq=..."),
+        ("tests.config.own_envs:HandsOn", "size", "an argument of the environment is typed --env_kwargs.size=..."),
+        (
+            "tests.config.own_envs:HandsOn",
+            "qqq",
+            "tests.config.own_envs:HandsOn has no argument of that name either",
+        ),
+        ("doom_basic", "size", ""),
+    ],
+)
+def test_an_unknown_option_is_told_as_an_argument_of_the_environment_where_it_may_be_one(start, env, word, told):
+    with pytest.raises(ConfigError) as refused:
+        start(f"--{word}=5", env=env)
+    assert str(refused.value) == f"command line sets unknown option {word!r}" + (f"; {told}" if told else "")
 
 
 def test_env_is_required_and_typos_of_it_are_explained():

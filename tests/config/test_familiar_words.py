@@ -8,7 +8,7 @@ import pytest
 
 from appo.algorithms.config import resolve
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import HINTS, SYNONYMS, translated, understood
+from appo.algorithms.familiar_words import HINTS, SYNONYMS, VALUES, translated, understood
 from appo.algorithms.train_config import groups_for
 from appo.utils.cli import declared_options, typed_word
 from appo.utils.options import ConfigError
@@ -62,6 +62,8 @@ def test_the_page_for_those_who_come_from_another_program_has_every_word_and_say
         (["--ent-coef=0.01"], "exploration_loss_coeff", 0.01),
         (["--vf_coef=0.25"], "value_loss_coeff", 0.25),
         (["--clip-range=0.3"], "ppo_clip_ratio", 0.3),
+        (["--n-timesteps", "1e5"], "train_for_env_steps", 100_000),
+        (["--track"], "with_wandb", True),
     ],
 )
 def test_a_familiar_word_sets_the_right_option(words, option, value, capsys):
@@ -92,6 +94,30 @@ def test_arguments_of_an_environment_are_collected():
     assert words == ["--env=x", '--env_kwargs={"a": 1, "b": true, "c": "red"}'] and notes == []
     words, _ = translated(["--env_kwargs", '{"a": 1, "b": 2}', "--env-kwargs.b", "3", "--seed=1"])
     assert json.loads(typed_word(words, "env_kwargs") or "") == {"a": 1, "b": 3} and "--seed=1" in words
+
+
+def test_an_argument_of_an_environment_without_a_value_is_refused_and_takes_no_other_word():
+    for words in (["--env_kwargs.is_slippery", "--experiment=mine"], ["--env-kwargs.is_slippery"]):
+        assert translated(words) == (words, [])
+        told = "sets env_kwargs.is_slippery without a value; type --env_kwargs.is_slippery=VALUE"
+        with pytest.raises(ConfigError, match=f"^command line {told}$"):
+            resolve(["--env=FrozenLake-v1", *words])
+    assert translated(["--env_kwargs.low", "-1"])[0] == ['--env_kwargs={"low": -1}']
+
+
+@pytest.mark.parametrize(("option", "value"), [(option, value) for option in VALUES for value in VALUES[option]])
+def test_a_value_of_another_program_leads_to_what_does_it_here(option, value):
+    with pytest.raises(ConfigError, match=f"command line sets {option}='{value}'; here the network follows from"):
+        resolve(["--env=CartPole-v1", f"--{option}={value}"])
+
+
+def test_all_words_of_another_program_are_answered_at_once():
+    with pytest.raises(ConfigError) as refused:
+        resolve(["--env=CartPole-v1", "--norm-adv", "--n_envs=8", "--verbose", "1", "--rnn_size=64"])
+    told = str(refused.value)
+    assert told.startswith("command line sets unknown options: 'norm_adv' (here advantages are always normalised")
+    assert all(f"'{word}' ({HINTS[word]})" in told for word in ("norm_adv", "n_envs", "verbose", "rnn_size"))
+    assert "env_kwargs" not in told and "\n" not in told
 
 
 def test_the_version_and_the_help_of_one_group(capsys):

@@ -70,6 +70,8 @@ def test_a_file_outranks_the_preset_and_the_command_line_both(tmp_path):
 def test_an_unknown_preset_is_refused_with_those_that_there_are():
     with pytest.raises(ConfigError, match=r"there is no preset 'pong'; there are .*lunarlander"):
         resolve(["--preset=pong"])
+    with pytest.raises(ConfigError, match=r"there is no preset 'carpole'; did you mean cartpole\? There are acrobot, "):
+        resolve(["--preset=carpole"])
 
 
 def test_a_preset_cannot_be_named_by_a_file(tmp_path):

@@ -1,5 +1,6 @@
 """What somebody meets in the first hour: own files, familiar words, and what a run says when it goes on and ends."""
 
+import json
 import subprocess
 import sys
 
@@ -51,6 +52,8 @@ def test_files_beside_the_user_become_encoder_and_loss_and_the_end_says_how_to_g
     said = again.stdout + again.stderr
     assert again.returncode == 0, said
     assert "changed since the last start: learning_rate 0.002 -> 0.001" in said
+    event = json.loads((run.folder / "events.jsonl").read_text().splitlines()[0])
+    assert event["event"] == "options_changed" and event["options"]["learning_rate"] == {"before": 0.002, "now": 0.001}
     assert "family defaults" in said, "they are still told from what was typed"
     enjoy = [sys.executable, str(ROOT / "enjoy_appo.py"), "--experiment=run", f"--train_dir={tmp_path}"]
     enjoy += ["--no_render", "--max_num_episodes=2"]
@@ -105,7 +108,9 @@ def test_a_callback_that_cannot_be_imported_is_refused_before_anything_is_writte
 def test_a_budget_that_is_spent_before_anything_was_learned_is_told_as_such(start):
     run = start(*SMALL, "--train_for_env_steps=50")
     assert run.end() == 0, run.output
-    told = next(line for line in run.output.splitlines() if "reached train_for_env_steps=50, spent after " in line)
+    lines = run.output.splitlines()
+    warned = next(number for number, line in enumerate(lines) if "=50 may be spent before this start learns" in line)
+    told = next(line for line in lines[warned:] if "reached train_for_env_steps=50, spent after " in line)
     assert "before this start learned anything: an iteration takes 2048 agent steps" in told
     assert "--train_for_env_steps=100" in run.output, "the command to go on with"
 

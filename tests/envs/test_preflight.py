@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from appo.envs import preflight
-from appo.envs.api import EnvContext, EnvError, EnvFamily
+from appo.envs.api import EnvContext, EnvError, EnvFamily, UnsupportedSpaceError
 from appo.envs.observation_watch import ObservationWatch
 from appo.envs.preflight import MAX_SECONDS, MAX_STEPS, PROFILE_STEPS, check_environment
 from appo.envs.registry import NoOptions, ResolvedEnv, resolve
@@ -142,9 +142,9 @@ def reset_without_info(self, *, seed=None, options=None):
 
 
 BROKEN = {
-    "no info at a reset": ({"reset": reset_without_info}, "'reset' should be .*info.* shimmy"),
-    "no seed": ({"reset": lambda self: (self.observe(), {})}, "'seed' should be an argument of reset: .* shimmy"),
-    "four values": ({"step": lambda self, action: Sound.step(self, action)[:4]}, "'step' should .*tuple of 4.* shimmy"),
+    "no info at a reset": ({"reset": reset_without_info}, "'reset' should be .*; end reset with: return obs"),
+    "no seed": ({"reset": lambda self: (self.observe(), {})}, "'seed' should be an argument of reset: "),
+    "four values": ({"step": lambda self, action: Sound.step(self, action)[:4]}, "'step' should .* tuple of 4.*; end"),
     "a flag": (replaced(2, "no"), "'terminated' should be True or False, but is str 'no'"),
     "a float flag": (replaced(3, 0.5), "'truncated' should be True or False, but is float 0.5"),
     "no reward": (replaced(1, None), "'reward' should be one real number, but is NoneType None"),
@@ -164,6 +164,30 @@ BROKEN = {
     "a mask of another width": (info_with(action_mask=np.ones(4)), "'action_mask' should be one entry for each of 5"),
     "a mask that allows nothing": (info_with(action_mask=np.zeros(5)), "'action_mask' should be 1 for at least one"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["no info at a reset", "no seed", "four values"])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_only_an_environment_of_gym_is_sent_to_what_translates_it(what, is_wrapped):
+    methods, message = BROKEN[what]
+    own = changed(**methods)
+    with pytest.raises(ConfigError, match=message) as caught:
+        check(own)
+    assert "shimmy" not in str(caught.value)
+    of_gym = type("OfGym", (own,), {"__module__": "gym.core"})
+    with pytest.raises(ConfigError, match=message) as caught:
+        check((lambda: gymnasium.Wrapper(of_gym())) if is_wrapped else of_gym)
+    assert (
+        '; it is an environment of gym: shimmy.GymV21CompatibilityV0(env=...) translates it: pip install "shimmy['
+        in (str(caught.value))
+    )
+
+
+def test_a_space_of_gym_is_refused_with_where_spaces_come_from():
+    of_gym = type("Discrete", (spaces.Space,), {"__module__": "gym.spaces"})()
+    for name in ("observation_space", "action_space"):
+        with pytest.raises(UnsupportedSpaceError, match=r"a space of gym is none of gymnasium\.spaces: import"):
+            check(changed(**{name: of_gym}))
 
 
 @pytest.mark.parametrize("what", BROKEN)

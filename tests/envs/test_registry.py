@@ -88,9 +88,15 @@ def test_only_the_family_asked_for_is_imported_and_gymnasium_not_for_its_name():
         assert families == ["appo.envs.families.synthetic"]
         resolve("CartPole-v1")
         print("torch" in sys.modules)
+        for name in ("BreakoutNoFrameskip-v4", "halfcheetah"):
+            try:
+                resolve(name)
+            except ValueError as error:
+                assert "did you mean" in str(error)
+        print([name for name in ("ale_py", "minigrid", "mujoco", "Box2D", "pettingzoo") if name in sys.modules])
     """
     done = run_python(["-c", textwrap.dedent(code)])
-    assert done.stdout.strip() == "False", done.stderr
+    assert done.stdout.splitlines() == ["False", "[]"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,44 @@ def test_only_the_family_asked_for_is_imported_and_gymnasium_not_for_its_name():
 def test_an_unknown_name_is_refused_with_close_ones(name, suggestion):
     with pytest.raises(ConfigError, match=suggestion):
         resolve(name).family.defaults(name)
+
+
+@pytest.mark.parametrize(
+    "name, suggestions",
+    [
+        ("BreakoutNoFrameskip-v4", "atari_breakout, ALE/Breakout-v5"),
+        ("Breakout-v4", "atari_breakout, ALE/Breakout-v5"),
+        ("SpaceInvadersDeterministic-v0", "atari_space_invaders, ALE/SpaceInvaders-v5"),
+        ("Pong-ram-v4", "atari_pong, ALE/Pong-v5"),
+        ("BrekoutNoFrameskip-v4", "atari_breakout, ALE/Breakout-v5"),
+        ("AirRaidNoFrameskip-v4", "atari_air_raid, ALE/AirRaid-v5"),
+        ("pong", "atari_pong, ALE/Pong-v5"),
+        ("halfcheetah", "HalfCheetah-v5"),
+        ("halfcheetah-v4", "HalfCheetah-v4"),
+        ("CartPole", "CartPole-v1"),
+        ("LunarLander-v2", "LunarLander-v3"),
+    ],
+)
+def test_what_is_suggested_can_be_made_and_is_the_newest_version(name, suggestions, monkeypatch):
+    for only_once_imported in ("Breakout-v4", "BreakoutNoFrameskip-v4", "Pong-ram-v4", "SpaceInvadersDeterministic-v0"):
+        monkeypatch.delitem(gymnasium.registry, only_once_imported, raising=False)
+    with pytest.raises(ConfigError) as caught:
+        resolve(name)
+    assert f"--env={name}; did you mean {suggestions}? An environment of your own" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("HalfCheetah-v3", "Gymnasium no longer has this version; type --env=HalfCheetah-v5"),
+        ("Walker2d-v2", "Gymnasium no longer has this version; type --env=Walker2d-v5"),
+        ("GymV21Environment-v0", 'pip install "shimmy[gym-v21]"'),
+    ],
+)
+def test_an_id_that_only_raises_is_refused_with_what_can_be_made(name, told):
+    with pytest.raises(ConfigError, match=f"^--env={name}: ") as caught:
+        resolve(name)
+    assert told in str(caught.value)
 
 
 def test_a_registered_family_goes_by_its_longest_prefix():

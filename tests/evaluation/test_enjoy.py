@@ -87,7 +87,7 @@ def test_lines_of_matches_that_are_told_are_those_of_all_their_agents(capsys):
 
 def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
     place, folder = experiment("CartPole-v1")
-    command = [sys.executable, ENJOY, *place, "--save_video"]
+    command = [sys.executable, ENJOY, *place, "--save_video", "--max_num_episodes=-1"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -102,6 +102,27 @@ def test_the_first_ctrl_c_ends_with_the_table_and_a_complete_video(experiment):
     told = int(found[1])
     images, _ = imageio_ffmpeg.count_frames_and_secs(str(next((folder / "videos").iterdir())))
     assert images == told > sum(length for _, _, length in episodes_of("".join(lines)))
+
+
+@pytest.mark.parametrize("typed", [[], ["--no_render"], ["--save_video"], ["--no_render", "--eval_num_envs=2"]])
+def test_where_nobody_watches_it_ends_after_some_episodes_by_itself(experiment, capsys, typed):
+    place, _ = experiment("synthetic_identity" if "--save_video" not in typed else "CartPole-v1")
+    assert enjoy(*place, *typed) == 0
+    printed = capsys.readouterr().out
+    assert len(episodes_of(printed)) == 20
+    assert "playing 20 episodes, as there is no window; --max_num_episodes=-1 plays until Ctrl+C" in printed
+
+
+def test_frames_that_are_limited_are_not_limited_by_episodes_too(experiment, capsys):
+    place, _ = experiment("synthetic_identity")
+    assert enjoy(*place, "--no_render", "--max_num_frames=500") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 25  # of 20 frames
+
+
+@pytest.mark.parametrize("typed", [["--max_num_episodes=-1"], ["--max-num-episodes", "-1"]])
+def test_without_a_window_it_plays_until_ctrl_c_where_that_is_typed(experiment, typed):
+    job = enjoy_appo.job_of([*experiment("CartPole-v1")[0], "--no_render", *typed])
+    assert job.episodes is None and not job.ends_unwatched
 
 
 def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys):

@@ -1,6 +1,7 @@
 """What was survived is told in the log and in events.jsonl."""
 
 import logging
+import math
 
 from appo.algorithms.messages import (
     EpisodesFinished,
@@ -71,3 +72,22 @@ def test_a_file_that_cannot_be_written_loses_records_and_nothing_else(tmp_path, 
     event_log.note(REPORTS[0])
     event_log.close()
     assert len(list(read_json_lines(folder / "events.jsonl"))) == 1
+
+
+def test_changed_options_are_one_record_with_their_values_before_and_now(tmp_path, caplog):
+    event_log = EventLog(tmp_path / "events.jsonl")
+    event_log.tell_changed_options(())
+    assert not (tmp_path / "events.jsonl").exists()
+    with caplog.at_level(logging.INFO):
+        event_log.tell_changed_options((("learning_rate", 1e-4, 5e-4), ("save_every_sec", 9.0, math.inf)))
+    event_log.close()
+    [record] = read_json_lines(tmp_path / "events.jsonl")
+    assert record.pop("time") > 1.7e9
+    learning_rate, seconds = {"before": 1e-4, "now": 5e-4}, {"before": 9.0, "now": "inf"}
+    options = {"learning_rate": learning_rate, "save_every_sec": seconds}
+    assert record == {"event": "options_changed", "options": options}
+    told = [entry.getMessage() for entry in caplog.records]
+    assert told == [
+        "changed since the last start: learning_rate 0.0001 -> 0.0005",
+        "changed since the last start: save_every_sec 9 -> inf",
+    ]

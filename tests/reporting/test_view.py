@@ -93,6 +93,12 @@ def test_every_number_of_a_frame_is_whole_however_narrow_it_is(points):
         assert {word for word in words if re.search(r"\d", word)} <= whole | {"6.45k"}, width
 
 
+def test_names_are_neither_markup_nor_emojis():
+    history = ViewHistory("[bold]first[/bold] · old:Leaves: :leaves:")
+    frame = as_text(render(history.state(state().snapshot, 0.0), 79, 23), 79, is_terminal=False)
+    assert frame[0].startswith("[bold]first[/bold] · old:Leaves: :leaves: ─")
+
+
 def test_a_frame_of_a_usual_terminal_tells_everything():
     text = "\n".join(lines := shown(79, 23))
     assert lines[0].startswith("first · doom_basic ─") and lines[0].endswith("─ training 0:03:12")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.config import fitted, resolve
+from appo.algorithms.run.autotune import show
 from appo.algorithms.run.session import profile_environment
 from appo.algorithms.run.size_search import BUSY, Limits, Sizes, Tried, search
 from appo.train_appo import main
@@ -79,6 +80,24 @@ def test_what_looked_better_by_luck_is_not_chosen():
     tried = searched(rate)
     assert measured[-2:] == [FIRST, lucky]
     assert tried[-1] == Tried(FIRST, 100.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "rates, told",
+    [
+        ({"chosen": 100.0, "faster": 103.6}, "a gain of less than 4 % counts as noise"),
+        ({"chosen": 100.0, "faster": 115.0}, "it was measured once, where luck may have helped"),
+        ({"chosen": 100.0, "slower": 99.0}, None),
+        ({"chosen": 100.0}, None),
+    ],
+)
+def test_the_table_is_followed_by_why_the_fastest_was_not_chosen(rates, told, capsys):
+    sizes = {"chosen": FIRST, "faster": Sizes(2, 8, 2), "slower": Sizes(2, 4, 2)}
+    tried = [Tried(sizes[name], rate) for name, rate in reversed(rates.items())]
+    show(tried, FIRST, "CartPole-v1")
+    printed = capsys.readouterr().out
+    assert ("autotune: the fastest was not chosen: " in printed) == (told is not None)
+    assert told is None or told in printed
 
 
 def test_what_did_not_come_to_train_in_time_is_given_less_to_start():

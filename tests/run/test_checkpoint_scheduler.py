@@ -12,7 +12,7 @@ from appo.algorithms.reporting.snapshot import Point
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.controllers import checkpoints as module
 from appo.algorithms.run.controllers.absent import LOOKS_BEFORE_WARNING
-from appo.algorithms.run.controllers.checkpoints import MOST_OPEN, CheckpointScheduler
+from appo.algorithms.run.controllers.checkpoints import EPISODES_BEFORE_WARNING, MOST_OPEN, CheckpointScheduler
 from appo.algorithms.run.controllers.context import ControllerContext
 from appo.algorithms.workers.roster import LEARNER, Group, Roster
 from appo.utils import files
@@ -318,3 +318,30 @@ def test_a_best_metric_that_comes_late_is_not_told_of(clock, caplog):
     case.scheduler.due(point)
     case.scheduler.end(point)
     assert not caplog.records
+
+
+def test_one_evaluation_shows_that_a_best_metric_is_misspelt(clock, caplog):
+    case = Case(clock, save_best_metric="eval_rewrd")
+    point = case.statistics.snapshot()._replace(points=(Point(0, 1, {}),))
+    case.play(*[1.0] * EPISODES_BEFORE_WARNING)
+    case.scheduler.due(point)
+    assert not caplog.records, "no evaluation has been made"
+    case.statistics.add(EvaluationFinished(0, 1, 1, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, {}, 1.0))
+    case.scheduler.due(point)
+    case.scheduler.end(point)
+    [record] = caplog.records
+    told = "save_best_metric=eval_rewrd is in no evaluation so far, so no checkpoint is best; there are eval_reward,"
+    assert record.getMessage().startswith(told)
+
+
+def test_a_hundred_episodes_show_that_a_best_metric_is_misspelt(clock, caplog):
+    case = Case(clock, save_best_metric="kils")
+    point = case.statistics.snapshot()._replace(points=(Point(0, 1, {}),))
+    case.play(*[1.0] * (EPISODES_BEFORE_WARNING - 1), kills=1.0)
+    case.scheduler.due(point)
+    assert not caplog.records
+    case.play(1.0, kills=1.0)
+    case.scheduler.due(point)
+    case.scheduler.due(point)
+    [record] = caplog.records
+    assert "there are kills;" in record.getMessage()

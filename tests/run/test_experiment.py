@@ -1,5 +1,6 @@
 """An experiment's folder: created, resumed, moved aside or replaced, by one process at a time."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -7,11 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
+from appo import train_appo
 from appo.algorithms.config import resolve
 from appo.algorithms.run import experiment as module
+from appo.algorithms.run import folder_lock, session
 from appo.algorithms.run.experiment import LOG_BYTES, Experiment
 from appo.algorithms.train_config import from_json
 from appo.utils.options import ConfigError
@@ -149,6 +153,29 @@ def test_a_folder_in_which_another_process_trains_is_refused_untouched(tmp_path,
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "first").rglob("*") if path.is_file()}
     assert after == before
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_anything_else(
+    tmp_path, other_process, monkeypatch, capsys
+):
+    """No tuning, no check of the environment: the command ends where its words have been read."""
+    monkeypatch.setattr(session, "train", lambda *_: pytest.fail("the lock was not looked at"))
+    for name in ("signals.StopSignals", "processes.end_with_caller"):  # of a process of its own
+        monkeypatch.setattr(f"appo.utils.{name}", lambda: types.SimpleNamespace(received=None))
+    place = [f"--train_dir={tmp_path}", "--experiment=first", "--env=CartPole-v1"]
+    for more in ([], ["--autotune"]):
+        assert train_appo.main(["train_appo.py", *place, *more]) == 2
+        told = capsys.readouterr().err
+        assert f"error: another process (process {other_process.pid} on" in told and told.count("\n") == 1
+
+
+def test_a_free_folder_is_looked_at_without_being_made(tmp_path):
+    folder_lock.require_free(tmp_path / "first")
+    assert not list(tmp_path.iterdir())
+    folder = open_and_close(tmp_path).folder
+    folder_lock.require_free(folder)
+    with contextlib.closing(Experiment.open(resolved(tmp_path), ARGV)), pytest.raises(ConfigError, match="another"):
+        folder_lock.require_free(folder)
 
 
 def test_the_lock_vanishes_with_its_process_however_it_ends(tmp_path, other_process):

@@ -17,6 +17,7 @@ from appo.algorithms.run.resources import (
     num_blocks,
     plan_of,
     sizes_of,
+    too_small_budget,
     with_pooled_policies,
     worker_specs,
 )
@@ -337,3 +338,21 @@ def test_what_is_needed_counts_rollouts_batches_and_processes(tmp_path, monkeypa
     column_bytes = sum(spec.nbytes for spec in layout.batch_arrays(sizes))
     columns = 2 * config.learning.num_batches_per_iteration * 8192 // 32  # two batches, one of them ahead
     assert batches == pytest.approx(columns * column_bytes / (sizes.trajectories * sizes.blocks) / 1e6, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "told"),
+    [
+        (["--train_for_env_steps=1023"], 0, "train_for_env_steps=1023 may be spent before this start learns anything"),
+        (["--train_for_env_steps=1024"], 0, ""),
+        ([], 0, ""),
+        (["--train_for_env_steps=9000"], 8000, "train_for_env_steps=9000 leaves 1000 frames, which may be spent"),
+        (["--train_for_env_steps=9000"], 7000, ""),
+        (["--train_for_env_steps=9000", "--num_policies=2"], 7000, "of each of 2 policies takes 1024 agent steps"),
+        (["--train_for_env_steps=500", "--sampler_only=True"], 0, ""),
+    ],
+)
+def test_a_budget_of_less_than_one_iteration_is_told_before_it_is_spent(tmp_path, options, before, told):
+    config = config_of(tmp_path, "--batch_size=512", "--num_batches_per_iteration=2", *options)
+    warning = too_small_budget(config, probe("CartPole-v1", config.family), before)
+    assert told in warning and bool(warning) == bool(told)

@@ -9,7 +9,7 @@ from appo.algorithms.config import resolve
 from appo.algorithms.reporting.snapshot import Point, PolicySnapshot, RunSnapshot
 from appo.algorithms.run.config import goal_of
 from appo.algorithms.run.controllers.absent import LOOKS_BEFORE_WARNING
-from appo.algorithms.run.controllers.callbacks import Callbacks, load_callback
+from appo.algorithms.run.controllers.callbacks import Callbacks, load_callback, make_callback
 from appo.algorithms.run.controllers.stopping import Stopping
 from appo.utils.options import ConfigError
 from tests.reporting.reporting_cases import episode, restored, small_statistics
@@ -21,6 +21,7 @@ class Context:
     def __init__(self, *words, policies=1):
         self.config = resolve(["--env=CartPole-v1", *words]).config
         self.statistics = small_statistics(3, policies=policies)
+        self.callback = make_callback(self.config.run.callback)
 
     def options(self):
         return {"env": self.config.env.env}
@@ -213,7 +214,7 @@ def test_only_a_text_ends_the_run():
     ("name", "reason"),
     [
         ("my_callback_file", "a module and a class are needed"),
-        ("my_callback_file:Nobody", "my_callback_file has no Nobody$"),
+        ("my_callback_file:Nobody", "my_callback_file has no Nobody; it has Counts, Exits, Hears, Measures, Raises$"),
         ("my_callback_file:Hear", r"has no Hear; did you mean my_callback_file:Hears\?"),
         ("nowhere_to_be_found:X", "No module named"),
     ],
@@ -230,3 +231,55 @@ def test_a_callback_that_would_hear_nothing_is_refused(tmp_path, monkeypatch):
     told = "would hear nothing: it has no method of on_start, scalars, on_point, on_end; did you mean on_point"
     with pytest.raises(ConfigError, match=told):
         load_callback("deaf_callback:Deaf")
+
+
+UNFIT = """
+class Raises:
+    def __init__(self):
+        raise ValueError("no key")  # line 4
+    def on_end(self): pass
+
+class Needs:
+    def __init__(self, key): pass
+    def on_end(self): pass
+
+class Short:
+    def on_point(self, policy, tags): pass
+
+class NoMethod:
+    on_end = 5
+
+class Fits:
+    def on_point(self, *given): pass
+    def on_start(self, options, folder, more=1): pass
+
+def makes_nothing():
+    return None
+
+def makes():
+    return Fits()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Raises", r"'unfit_callback:Raises' cannot be made: ValueError: no key \(unfit_callback.py, line 4\)$"),
+        ("Needs", "cannot be made: TypeError: .*missing 1 required positional argument: 'key'"),
+        ("Short", r"on_point\(policy, tags\) cannot be called as on_point\(policy, env_frames, tags\): too many"),
+        ("NoMethod", "on_end is no method"),
+        ("makes_nothing", "would hear nothing"),
+        ("Fits", ""),
+        ("makes", ""),
+    ],
+)
+def test_a_callback_that_cannot_be_made_or_called_is_refused_before_the_start(tmp_path, monkeypatch, name, reason):
+    (tmp_path / "unfit_callback.py").write_text(UNFIT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "unfit_callback", raising=False)
+    if not reason:
+        assert type(make_callback(f"unfit_callback:{name}")).__name__ == "Fits"
+        return
+    with pytest.raises(ConfigError, match=reason):
+        make_callback(f"unfit_callback:{name}")

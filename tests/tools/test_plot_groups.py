@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from appo.tools.curves import POINTS, read_groups, read_points
+from appo.tools.curves import OF_NO_CONSEQUENCE, POINTS, _defaults, read_groups, read_points
 from appo.tools.experiments import find_experiments
 from appo.tools.plot import draw_groups, main
 from tests.tools.experiment_files import append_points, write_experiment
@@ -54,11 +54,11 @@ def test_seeds_are_grouped_without_being_told_and_labels_are_what_differs(fiftee
 
 def test_an_option_that_has_come_since_has_its_default_in_older_experiments(tmp_path):
     write_experiment(tmp_path, "older", line(1), seed=1)
-    write_experiment(tmp_path, "newer", line(2), seed=2, eval_video_every_sec=0.0)
-    write_experiment(tmp_path, "other", line(3), seed=3, eval_video_every_sec=60.0)
+    write_experiment(tmp_path, "newer", line(2), seed=2, wrap_time_limit=0)
+    write_experiment(tmp_path, "other", line(3), seed=3, wrap_time_limit=60)
     groups = groups_of(tmp_path)
     assert [group.num_runs for group in groups] == [2, 1]
-    assert [group.label for group in groups] == ["eval_video_every_sec=0", "eval_video_every_sec=60"]
+    assert [group.label for group in groups] == ["wrap_time_limit=0", "wrap_time_limit=60"]
 
 
 def test_frames_are_told_in_thousands(fifteen):
@@ -133,6 +133,34 @@ def test_other_folders_names_and_budgets_make_no_other_group(tmp_path):
     assert draw_groups([group], "0_aux/avg_reward", "frames").legends[0].texts[0].get_text() == "2 seeds"
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"view": "off"},
+        {"debug": True},
+        {"config": "other/config.json", "preset": "cartpole"},
+        {"device": "cpu"},
+        {"callback": "mine:Mine", "with_wandb": True, "wandb_tags": "a"},
+        {"eval_every_sec": 60.0, "save_best_metric": "eval_reward", "stop_when": "reward>=475", "check_env": False},
+    ],
+)
+def test_options_that_change_nothing_of_what_is_learned_make_no_other_group(tmp_path, changed):
+    write_experiment(tmp_path, "a", line(1), seed=1)
+    write_experiment(tmp_path, "b", line(3), seed=2, **changed)
+    (group,) = groups_of(tmp_path)
+    assert (group.num_runs, group.label) == (2, "")
+
+
+def test_devices_make_other_groups_only_where_different_ones_were_named(tmp_path):
+    for seed, device in enumerate(("auto", "cpu", "gpu")):
+        write_experiment(tmp_path, device, line(1), seed=seed, device=device)
+    assert [group.label for group in groups_of(tmp_path)] == ["device=auto", "device=cpu", "device=gpu"]
+
+
+def test_what_is_left_out_of_comparisons_are_options_that_there_are():
+    assert {name for name in OF_NO_CONSEQUENCE if name not in _defaults()} == set()
+
+
 def test_a_budget_that_a_schedule_follows_makes_another_group(tmp_path):
     for name, frames in (("a", 1000), ("b", 5000)):
         write_experiment(tmp_path, name, line(1), lr_schedule="linear_decay", train_for_env_steps=frames)
@@ -151,7 +179,7 @@ def test_of_options_that_differ_those_that_were_typed_are_the_label_unless_other
     assert labels[1:] == ["learning_rate=0.5 gamma=0.9", "learning_rate=0.001 gamma=0.9"]
 
 
-def test_each_environment_has_a_panel_and_the_same_options_the_same_colour(tmp_path):
+def test_each_environment_has_a_panel_and_the_same_options_the_same_colour(tmp_path, capsys):
     for env in ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "synthetic_cue"):
         for rate in RATES[:2]:
             write_experiment(tmp_path, f"{env}_{rate}", line(1), env=env, learning_rate=rate)
@@ -163,8 +191,16 @@ def test_each_environment_has_a_panel_and_the_same_options_the_same_colour(tmp_p
     assert [text.get_text() for text in figure.legends[0].texts] == [f"learning_rate={r} (1 seed)" for r in RATES[:2]]
     for number in range(3):
         write_experiment(tmp_path, f"more_{number}", line(1), env=f"more_{number}")
+    write_experiment(tmp_path, "empty")  # which is left out of a plot, and told of only where there is one
+    capsys.readouterr()
     assert main([str(tmp_path), str(tmp_path / "plot.png")]) == 2
+    error = capsys.readouterr().err
+    assert "7 environments do not fit into 6 panels; choose with --env=" in error and error.count("\n") == 1
     assert main([str(tmp_path), str(tmp_path / "plot.csv")]) == 0
+    assert main([str(tmp_path), str(tmp_path / "plot.png"), "--env=more_*"]) == 0
+    assert main([str(tmp_path), str(tmp_path / "few.csv"), "--env=[AC]*-v1"]) == 0
+    names = {row["group"].split()[0] for row in rows_of(tmp_path / "few.csv")}
+    assert names == {"env=Acrobot-v1", "env=CartPole-v1"}
 
 
 def test_hours_another_metric_and_smoothing(tmp_path):
@@ -192,6 +228,7 @@ def test_policies_of_a_run_are_averaged_and_are_no_seeds(tmp_path):
         (["HERE/nowhere", "HERE/x.png"], "nowhere does not exist"),
         (["HERE/runz", "HERE/x.png"], "nearest: runs"),
         (["HERE/empty", "HERE/x.png"], "holds no experiment"),
+        (["HERE", "HERE/x.png", "--env=CartPol"], "no run has --env=CartPol; nearest: CartPole-v1"),
         (["HERE", "HERE/x.docx"], "has to end in .png, .jpg, .pdf, .svg or .csv"),
         (["HERE", "HERE/runs"], "is a folder; the last word is the file to write"),
         (["HERE", "HERE/missing/x.png"], "there is no folder"),

@@ -128,6 +128,23 @@ def test_two_runs_are_compared_by_what_differs_and_how_they_ended(train_dir, cap
     assert compared[0]["options"] == {"experiment": "good", "seed": 1, "env": "CartPole-v1", "learning_rate": 0.01}
 
 
+def test_what_comes_from_the_config_of_another_experiment_is_not_told_as_typed(tmp_path, capsys):
+    other = write_experiment(tmp_path / "there", "other", gamma=0.9)
+    source = other / "config.json"
+    inherited = json.loads(source.read_text())["options"] | {"learning_rate": 0.5}  # this one is typed beside it
+    del inherited["experiment"]
+    here = tmp_path / "here"
+    write_experiment(here, "taken", config=str(source), **inherited)
+    plain = write_experiment(here, "plain")
+    values = json.loads((plain / "config.json").read_text())["options"] | {"lr_schedule": "linear_decay"}
+    (plain / "config.json").write_text(json.dumps({"options": values, "typed": ["env"]}))
+    assert listed(capsys, here, "--json")[1]["options"] == {"learning_rate": 0.5, "gamma": 0.9}
+    source.unlink()
+    started = f"now  train_appo.py --env=CartPole-v1 --config={source} --lr=0.5\n"
+    (here / "taken" / "command_lines.txt").write_text(started)
+    assert listed(capsys, here, "--json")[1]["options"] == {"learning_rate": 0.5}
+
+
 def test_a_terminal_gets_a_table_that_fits(train_dir):
     reader, writer = pty.openpty()
     words = [sys.executable, "-m", "appo.tools.runs", str(train_dir)]
@@ -152,6 +169,7 @@ def test_a_terminal_gets_a_table_that_fits(train_dir):
         (["HERE", "--stop=god"], "there is no experiment 'god'; nearest: good"),
         (["HERE", "--stop=good"], "good does not run; ended: reached train_for_env_steps=1000"),
         (["HERE", "--save=group/dead"], "group/dead does not run; died"),
+        (["HERE", "--stop=group/dead"], "one that has just been started is seen once its checks are through"),
         (["HERE", "--compare", "good", "dead"], "nearest: group/dead"),
         (["HERE", "--compare", "good"], "--compare needs two names or more"),
         (["HERE", "--stop=good", "--compare", "good", "new"], "not allowed with"),
@@ -190,6 +208,49 @@ def test_a_run_of_another_machine_or_without_handlers_gets_no_signal(train_dir, 
         assert "good runs on elsewhere; type this there" in capsys.readouterr().err
     finally:
         os.close(lock)
+
+
+class Asked:
+    """`--save` or `--stop` of a run that no signal reaches; `happens`: what becomes of it while the command waits."""
+
+    def __init__(self, train_dir, monkeypatch):
+        self._train_dir, self._monkeypatch = train_dir, monkeypatch
+        self._lock = folder_lock.take(train_dir / "good")
+        monkeypatch.setattr(runs, "handles_signal", lambda pid, number: True)
+        monkeypatch.setattr(runs.os, "kill", lambda pid, number: None)
+
+    def __call__(self, word, happens):
+        self._monkeypatch.setattr(runs.time, "sleep", lambda seconds: happens())
+        return runs.main([str(self._train_dir), word])
+
+    def end(self):
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+@pytest.fixture
+def asked(train_dir, monkeypatch):
+    """A run that is asked for something."""
+    run = Asked(train_dir, monkeypatch)
+    yield run
+    run.end()
+
+
+def test_a_run_that_dies_while_it_is_asked_to_save_is_not_waited_for(asked, capsys):
+    assert asked("--save=good", asked.end) == 1
+    error = capsys.readouterr().err
+    assert f"process {os.getpid()} of good is gone and has written no checkpoint; ended: " in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["--save=good", "--stop=good"])
+def test_ctrl_c_while_it_waits_ends_the_command_in_one_line(asked, capsys, word):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert asked(word, interrupted) == 130
+    assert capsys.readouterr().err.strip() == "runs: interrupted; good has been asked, and answers all the same"
 
 
 def test_a_time_is_told_in_its_largest_unit():

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from appo.algorithms.reporting.view import as_text
+from appo.algorithms.run import folder_lock
 from appo.tools import view as module
 from appo.tools.view import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, WatchedRun, main, stacked
 from appo.utils.files import NewLines
@@ -209,9 +210,53 @@ def test_a_printed_frame_is_as_wide_as_asked(experiment, capsys):
         assert main([str(experiment.folder), "--once", *words]) == EXIT_OK
         widths.append(max(map(len, capsys.readouterr().out.splitlines())))
     assert widths == [80, 60, 120]
-    with pytest.raises(SystemExit):
-        main([str(experiment.folder), "--once", "--width=5"])
-    assert "a frame needs 20 columns or more" in capsys.readouterr().err
+
+
+def test_words_that_make_no_sense_are_refused_in_one_line(experiment, capsys):
+    for words, part in (
+        ([], "view: the following arguments are required: folder"),
+        ([str(experiment.folder), "--once", "--width=5"], "a frame needs 20 columns or more"),
+        ([str(experiment.folder), "--width=wide"], "invalid int value"),
+    ):
+        assert main(words) == EXIT_REFUSED
+        told = capsys.readouterr()
+        assert part in told.err and told.err.count("\n") == 1 and told.out == ""
+
+
+@pytest.fixture
+def locked():
+    """Hold the lock of a folder as a run does."""
+    locks = []
+    yield lambda folder: locks.append(folder_lock.take(folder))
+    for lock in locks:
+        os.close(lock)
+
+
+def test_a_run_that_starts_is_shown_before_it_has_told_anything(locked, tmp_path, capsys):
+    locked(tmp_path / "new")
+    assert main([str(tmp_path / "new"), "--once"]) == EXIT_OK
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("new ─") and first.endswith(" starting 0:00:00") and lines[0] == "frames 0"
+    run = WatchedRun(tmp_path / "new")
+    for _ in range(2):
+        run.read()
+        state = run.state(time.time())
+        assert state.snapshot.time >= time.time() - 1.0 and state.silent_s == 0.0, "its lock tells that it lives"
+        assert not run.has_ended
+
+
+def test_a_run_that_starts_again_does_not_look_as_it_did_at_its_end(experiment, locked, capsys):
+    experiment.status(state="ended", time=time.time() - 100.0)
+    run = WatchedRun(experiment.folder)
+    run.read()
+    assert run.has_ended
+    locked(experiment.folder)
+    run.read()
+    shown = run.state(time.time()).snapshot
+    assert (shown.state, run.has_ended, shown.env_frames) == ("starting", False, 26192)
+    experiment.status(time=time.time() + 1.0)
+    run.read()
+    assert run.state(time.time()).snapshot.state == "training"
 
 
 def test_folders_without_a_run_are_refused_in_one_line(experiment, tmp_path, capsys):
@@ -219,6 +264,7 @@ def test_folders_without_a_run_are_refused_in_one_line(experiment, tmp_path, cap
     (tmp_path / "bad" / "status.json").write_text("[]")
     for folder, part in (
         (tmp_path / "none", "none/status.json cannot be read (No such file or directory); name the folder"),
+        (tmp_path / "none", "a run makes it once its checks are through"),
         (tmp_path, "holds bad, first"),
         (tmp_path / "bad", "is not what a run writes"),
         (experiment.folder / "status.json", "Not a directory"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from appo.utils.cli import check_layer, declared_options, parse, reference_page, typed_word
-from appo.utils.options import ConfigError, limits, option, to_text
+from appo.utils.options import ConfigError, limits, nearest_names, option, to_text
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,13 @@ def test_lists_and_optional_values_are_text_with_commas_and_none():
         (["--use_trubo=1"], "command line sets unknown option 'use_trubo'; did you mean use_turbo?"),
         (["--use-trubo"], "command line sets unknown option 'use_trubo'; did you mean use_turbo?"),
         (["--qqq=1"], "command line sets unknown option 'qqq'"),
+        (
+            ["--qqq=1", "--zzz", "-4", "--use-trubo", "yes", "stray", "--qqq=2"],
+            "command line sets unknown options: 'qqq', 'zzz', 'use_trubo' (did you mean use_turbo?)",
+        ),
+        (["--no-use-turbo"], "command line sets unknown option 'no_use_turbo'; type --use_turbo=False"),
+        (["--color.x", "--heat=1"], "command line sets color.x without a value; type --color.x=VALUE"),
+        (["--color.x=1"], "command line sets unknown option 'color.x'; did you mean color?"),
         (["stray"], "command line holds 'stray', which belongs to no option; options are typed --name=value"),
         (["--heat=1", "x"], "command line holds 'x', which belongs to no option; options are typed --name=value"),
         (["--heat", "1", "strokes=8"], "command line holds 'strokes=8'; did you mean --strokes=8?"),
@@ -131,6 +138,29 @@ def test_lists_and_optional_values_are_text_with_commas_and_none():
 )
 def test_a_bad_command_line_gets_one_sentence(words, message):
     assert refusal(*words) == message
+
+
+def test_hints_come_before_similar_names_and_last_hints_after_them():
+    def told(word):
+        with pytest.raises(ConfigError) as caught:
+            parse(
+                [word],
+                GROUPS,
+                prog="x",
+                hint=lambda name: "first" if name == "heet" else "",
+                last_hint=lambda name: f"{name} at last",
+            )
+        return str(caught.value).partition("; ")[2]
+
+    assert told("--heet=1") == "first"
+    assert told("--haet=1") == "did you mean heat?"
+    assert told("--qqq=1") == "qqq at last"
+
+
+def test_only_names_that_are_about_as_near_as_the_nearest_are_told():
+    assert nearest_names("lerning_rate", ["rnn_type", "learning_rate"]) == ["learning_rate"]
+    assert nearest_names("res_x", ["res_w", "res_h", "reward_scale"]) == ["res_w", "res_h"]
+    assert nearest_names("qqq", ["res_w"]) == []
 
 
 def test_lower_layers_stand_where_nothing_is_typed():

@@ -9,8 +9,9 @@ import sys
 import textwrap
 
 import pytest
+from rich.table import Table
 
-from appo.utils.logs import LogFile
+from appo.utils.logs import LogFile, terminal
 
 
 @pytest.fixture
@@ -122,3 +123,11 @@ def test_a_refusal_is_red_on_a_terminal_and_plain_where_nobody_looks(tmp_path):
         os.close(main)
         assert shown == (plain if not is_red else shown) and ("\x1b[1;31m" in shown) == is_red
         assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
+
+
+def test_names_in_tables_are_printed_as_they_are(capsys):
+    table = Table("old:Leaves:", title="my:fire:Env [a]")
+    table.add_row(":snake: [bold]x")
+    terminal(width=60).print(table)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("old:Leaves:", "my:fire:Env [a]", ":snake: [bold]x"))

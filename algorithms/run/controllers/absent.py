@@ -25,11 +25,12 @@ class AbsenceWatch:
         self._known: Collection[str] = ()
         self._num_looks, self._is_over = 0, False
 
-    def look(self, known: Collection[str]) -> None:
+    def look(self, known: Collection[str], *, is_enough: bool = False) -> None:
         """The names that there are now; warns when the name was missing often enough.
 
         Args:
             known: empty where nothing can be told yet, which does not count.
+            is_enough: what they come from is all that a look can wait for.
         """
         if self._is_over or not known:
             return
@@ -37,7 +38,7 @@ class AbsenceWatch:
         self._num_looks += 1
         if self._name in known:
             self._is_over = True
-        elif self._num_looks == LOOKS_BEFORE_WARNING:
+        elif is_enough or self._num_looks == LOOKS_BEFORE_WARNING:
             self.tell()
 
     def tell(self) -> None:

@@ -8,16 +8,18 @@ All methods are optional:
         def on_point(self, policy, env_frames, tags): ...    # with each point of the curves; "why" ends the run
         def on_end(self): ...
 
-The driver waits for them and no worker does. One that raises is told of once and called no more.
+The driver waits for them and no worker does. A class that cannot be made, or whose methods take other arguments, is
+refused before the start; a method that raises later is told of once, and the object is called no more.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from appo.algorithms.messages import Command, Report
@@ -27,8 +29,15 @@ from appo.envs.faults import FAILURES
 from appo.envs.own_code import import_own, told
 from appo.utils.options import ConfigError
 
-METHODS = ("on_start", "scalars", "on_point", "on_end")
+# Method -> what it is called with.
+METHODS = {
+    "on_start": ("options", "folder"),
+    "scalars": ("policy",),
+    "on_point": ("policy", "env_frames", "tags"),
+    "on_end": (),
+}
 CUSTOM = "custom/"  # what the names of its numbers begin with
+_MOST_NAMES = 5  # of classes in a message
 
 log = logging.getLogger(__name__)
 
@@ -50,33 +59,75 @@ def load_callback(name: str) -> type[Any]:
         raise ConfigError(f"callback={name!r} cannot be imported: {told(error)}") from error
     if not hasattr(imported, attribute):
         classes = [each for each in dir(imported) if isinstance(getattr(imported, each), type)]
+        fitting = [each for each in classes if _methods_of(getattr(imported, each))]
         near = difflib.get_close_matches(attribute, classes, n=1)
-        hint = f"; did you mean {module}:{near[0]}?" if near else ""
+        others = f"; it has {', '.join(fitting[:_MOST_NAMES])}" if fitting else ""
+        hint = f"; did you mean {module}:{near[0]}?" if near else others
         raise ConfigError(f"callback={name!r}: {module} has no {attribute}{hint}")
     found: type[Any] = getattr(imported, attribute)
     if not callable(found):
         raise ConfigError(f"callback={name!r} is no class")
-    if isinstance(found, type) and not any(hasattr(found, method) for method in METHODS):
-        own = [each for each in vars(found) if not each.startswith("_")]
-        close = [nearest for each in own for nearest in difflib.get_close_matches(each, METHODS, n=1)]
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"callback={name!r} would hear nothing: it has no method of {', '.join(METHODS)}{hint}")
+    if isinstance(found, type):
+        _require_methods(name, found, vars(found))
     return found
+
+
+def make_callback(name: str) -> Any:
+    """The object that hears of a run; None where no class is named.
+
+    Raises:
+        ConfigError: it cannot be made, or its methods cannot be called with what they are told.
+    """
+    if not name:
+        return None
+    found = load_callback(name)
+    try:
+        made = found()
+    except FAILURES as error:
+        raise ConfigError(f"callback={name!r} cannot be made: {told(error)}") from error
+    _require_methods(name, made, dir(made))
+    for method in _methods_of(made):
+        _require_arguments(name, made, method)
+    return made
+
+
+def _methods_of(found: Any) -> list[str]:
+    return [method for method in METHODS if hasattr(found, method)]
+
+
+def _require_methods(name: str, found: Any, own: Iterable[str]) -> None:
+    if _methods_of(found):
+        return
+    public = [each for each in own if not each.startswith("_")]
+    close = [nearest for each in public for nearest in difflib.get_close_matches(each, METHODS, n=1)]
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ConfigError(f"callback={name!r} would hear nothing: it has no method of {', '.join(METHODS)}{hint}")
+
+
+def _require_arguments(name: str, made: Any, method: str) -> None:
+    given, called = METHODS[method], getattr(made, method)
+    try:
+        takes = inspect.signature(called)
+    except ValueError:  # of a function that is not written in Python
+        return
+    except TypeError as error:
+        raise ConfigError(f"callback={name!r}: {method} is no method") from error
+    try:
+        takes.bind(*given)
+    except TypeError as error:
+        usage = f"{method}({', '.join(given)})"
+        raise ConfigError(f"callback={name!r}: {method}{takes} cannot be called as {usage}: {error}") from error
 
 
 class Callbacks(Controller):
     """Tells the user's class; does nothing without one."""
 
     def __init__(self, context: ControllerContext) -> None:
-        """Makes it, and tells of the start."""
+        """Tells it of the start."""
         self._reason = ""
         self._trace_level = logging.INFO if context.config.run.debug else logging.DEBUG
-        self._callback: Any = None
-        if context.config.run.callback:
-            try:
-                self._callback = load_callback(context.config.run.callback)()
-            except FAILURES as error:
-                self._give_up("its constructor", error)
+        self._callback = context.callback
+        if self._callback is not None:
             self._call("on_start", context.options(), context.config.run.folder)
 
     def note(self, report: Report) -> None:

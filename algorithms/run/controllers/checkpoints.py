@@ -26,6 +26,8 @@ from appo.utils.files import DiskFaults
 
 # Of a policy and kind: a learner that answers none of these needs no more of them, each with a run state of its own.
 MOST_OPEN = 4
+# A statistic that so many episodes have not had may be misspelt; of evaluations one is enough.
+EPISODES_BEFORE_WARNING = 100
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,11 @@ class CheckpointScheduler(Controller):
         self._statistics = context.statistics
         self._run_state = context.run_state
         name = run.save_best_metric
-        self._absence = AbsenceWatch(name, f"save_best_metric={name} is in no episode so far, so no checkpoint is best")
+        self._is_evaluated = name.startswith(EVALUATED)
+        source = "evaluation" if self._is_evaluated else "episode"
+        self._absence = AbsenceWatch(
+            name, f"save_best_metric={name} is in no {source} so far, so no checkpoint is best"
+        )
         self._roster = context.roster
         now = time.monotonic()
         self._next = {
@@ -93,7 +99,9 @@ class CheckpointScheduler(Controller):
         self._absence.tell()
 
     def _look_for_metric(self) -> None:
-        self._absence.look(self._statistics.known_metrics(evaluated=self._run.save_best_metric.startswith(EVALUATED)))
+        known = self._statistics.known_metrics(evaluated=self._is_evaluated)
+        episodes = sum(window.finished for window in self._statistics.episodes)
+        self._absence.look(known, is_enough=self._is_evaluated or episodes >= EPISODES_BEFORE_WARNING)
 
     def commands(self) -> Sequence[Command]:
         """What was asked for since the last call."""

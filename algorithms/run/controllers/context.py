@@ -27,6 +27,7 @@ class ControllerContext(NamedTuple):
     population_log: PopulationLog
     log_dir: Path
     run_state: Callable[[int], dict[str, Any]]  # policy -> what its checkpoints keep of the driver and the workers
+    callback: Any = None  # the user's own object; None: there is none
 
     def options(self) -> dict[str, Any]:
         """Every option of the run by name."""

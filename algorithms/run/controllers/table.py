@@ -7,6 +7,7 @@ from collections.abc import Callable
 from appo.algorithms.run.controllers.bottlenecks import Bottlenecks
 from appo.algorithms.run.controllers.callbacks import Callbacks
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
+from appo.algorithms.run.controllers.evaluations import Evaluations
 from appo.algorithms.run.controllers.population import Population
 from appo.algorithms.run.controllers.schedule import Schedule
 from appo.algorithms.run.controllers.self_play import SelfPlay
@@ -20,6 +21,7 @@ CONTROLLERS: tuple[Callable[[ControllerContext], Controller], ...] = (
     Schedule,
     SelfPlay,
     Stopping,
+    Evaluations,
     Callbacks,
     Bottlenecks,
     WeightsAndBiases,
