@@ -63,7 +63,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     from appo.algorithms.train_config import with_values
     from appo.envs.option_wrappers import env_of
 
-    config, options = resolve_evaluation(argv)
+    config, options, typed = resolve_evaluation(argv)
     device = torch_device(config.run.device)
     env = env_of(config.env)
     changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}
@@ -81,7 +81,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         device=device,
         seed=config.run.seed,
         sampling=config.sampling,
-        ends_unwatched=not _is_typed(argv, "max_num_episodes"),
+        ends_unwatched="max_num_episodes" not in typed,
     )
 
 

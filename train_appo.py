@@ -69,9 +69,16 @@ def _tuned(
     """The command line with what --autotune has found in its place, and what it comes to."""
     from appo.algorithms.config import AUTOTUNED, resolve
     from appo.algorithms.run.autotune import tuned_words
+    from appo.algorithms.run.controllers.callbacks import load_callback
     from appo.algorithms.run.trial import without
+    from appo.algorithms.run.wandb_mirror import require_package
     from appo.utils.processes import core_count
 
+    run = resolved.config.run
+    if run.callback:  # the search uses neither: what would be refused afterwards is refused now
+        load_callback(run.callback)
+    if run.with_wandb:
+        require_package()
     found = tuned_words(argv[1:], resolved, core_count(), lambda: stop.received is not None)
     argv = [argv[0], *without(argv[1:], ("autotune",)), *found]
     resolved = resolve(argv[1:], profile=profile)

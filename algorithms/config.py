@@ -13,6 +13,7 @@ Nothing here imports torch, unless an auxiliary loss is chosen, and nothing impo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,7 @@ CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 AUTOTUNED = "autotune"  # the origin of what --autotune has found
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
 _ARGUMENT = "an argument of the environment is typed --env_kwargs.{name}=..."
-_COPIES = "EzPickle"  # a base of many environments, whose constructor receives copies of arguments only
+_ARGUMENT_COPIER = "EzPickle"  # a base of many environments, whose constructor receives copies of arguments only
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
@@ -69,6 +70,7 @@ class ResolvedEvaluation(NamedTuple):
 
     config: TrainConfig
     evaluation: EvaluationConfig
+    typed: frozenset[str]  # options that were typed, in a file or when it was trained, too
 
 
 class _Layers(NamedTuple):
@@ -167,7 +169,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
     if watched.policy_index >= config.sampling.num_policies:
         last = config.sampling.num_policies - 1
         raise ConfigError(f"policy_index={watched.policy_index}, but the policies end at {last}; nearest: {last}")
-    return ResolvedEvaluation(config, watched)
+    return ResolvedEvaluation(config, watched, frozenset(layers.typed))
 
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
@@ -268,13 +270,15 @@ def _hint(name: str, env: str) -> str:
     """What to type instead of an option that this command line does not have; empty where nothing is known of it."""
     from appo.envs.registry import families
 
+    if name in (_arguments_of(env) or ()):
+        return _ARGUMENT.format(name=name)
     if name in HINTS:
         return HINTS[name]
     owners = [f"--env={prefix}_..." for prefix, family in families().items() if _has_option(family.config, name)]
     if owners:
         instead = f"; for any environment there is {FOR_ANY_ENV[name]}" if name in FOR_ANY_ENV else ""
         return f"it is an option of {' and '.join(owners)}{instead}"
-    return _ARGUMENT.format(name=name) if name in (_arguments_of(env) or ()) else ""
+    return ""
 
 
 def _last_hint(name: str, env: str) -> str:
@@ -286,9 +290,10 @@ def _last_hint(name: str, env: str) -> str:
     if arguments is None:
         return _ARGUMENT.format(name=name)
     nearest = [f"--env_kwargs.{each}" for each in nearest_names(name, arguments)]
-    return f"did you mean {' or '.join(nearest)}?" if nearest else f"{env} has no argument of that name either"
+    return f"did you mean {' or '.join(nearest)}?" if nearest else f"{env} has no such argument"
 
 
+@functools.cache  # a module of the user's that cannot be imported is not asked again
 def _arguments_of(env: str) -> set[str] | None:
     """What --env_kwargs may name; None where only building the environment would tell, or there is none that takes it.
 
@@ -302,7 +307,9 @@ def _arguments_of(env: str) -> set[str] | None:
     try:
         creator = _creator_of(env)
         bases = creator.__mro__[:-1] if isinstance(creator, type) else ()
-        own = [vars(base)["__init__"] for base in bases if "__init__" in vars(base) and base.__name__ != _COPIES]
+        own = [
+            vars(base)["__init__"] for base in bases if "__init__" in vars(base) and base.__name__ != _ARGUMENT_COPIER
+        ]
         found = {"max_episode_steps"} if ":" not in env else set()  # gymnasium.make takes it
         for function in own or [creator]:
             parameters = inspect.signature(function).parameters.values()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from appo.algorithms.familiar_words import HINTS, SYNONYMS
-from appo.algorithms.saved_config import LOCATION, read_options, text_of
+from appo.algorithms.saved_config import read_options, text_of
 from appo.algorithms.train_config import groups_for
 from appo.utils import cli
 from appo.utils.options import ConfigError, nearest_names, to_text
@@ -51,14 +51,12 @@ def _read_preset(name: str) -> dict[str, Any]:
         nearest = nearest_names(name, preset_names())
         meant = f"did you mean {' or '.join(nearest)}? There" if nearest else "there"
         raise ConfigError(f"there is no preset {name!r}; {meant} are {', '.join(preset_names())} (docs/presets.md)")
-    found, _ = read_options(PRESETS / f"{name}.toml")
+    found = read_options(PRESETS / f"{name}.toml")
     return {option: value for option, value in found.items() if option != MEASURED}
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    found, is_saved = read_options(Path(file).expanduser())
-    if is_saved:  # of another experiment, which has a place of its own
-        found = {name: value for name, value in found.items() if name not in LOCATION}
+    found = read_options(Path(file).expanduser())
     sections = {name for name in groups_for("", "") if isinstance(found.get(name), dict)}
     for name in sections:
         found = found | found[name]

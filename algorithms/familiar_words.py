@@ -29,23 +29,19 @@ SYNONYMS = {
     "gym_id": "env",
     "gae_lam": "gae_lambda",
     "lam": "gae_lambda",
-    "log_folder": "train_dir",
     "lr": "learning_rate",
     "max_gradient_norm": "max_grad_norm",
     "minibatch_size": "batch_size",
     "n_epochs": "ppo_epochs",
     "n_eval_envs": "eval_envs",
     "n_lstm_layers": "rnn_num_layers",
-    "n_timesteps": "train_for_env_steps",
     "noptepochs": "ppo_epochs",
-    "norm_obs": "normalize_input",
     "normalize_obs": "normalize_input",
     "num_env_steps": "train_for_env_steps",
     "num_sgd_iter": "ppo_epochs",
     "num_timesteps": "train_for_env_steps",
     "stats_window_size": "stats_avg",
     "total_timesteps": "train_for_env_steps",
-    "track": "with_wandb",
     "update_epochs": "ppo_epochs",
     "value_coef": "value_loss_coeff",
     "vf_coef": "value_loss_coeff",
@@ -128,6 +124,7 @@ HINTS = {
     "hyperparams": _FILE,
     "linear_decay": _SCHEDULE,
     "load_best": _BEST,
+    "log_folder": "here it is --train_dir",
     "log_interval": _SUMMARIES,
     "log_std_init": "here it is --initial_stddev, and no logarithm",
     "log_to_file": "every run writes its log into its folder: leave it out",
@@ -136,6 +133,7 @@ HINTS = {
     "lstm_hidden_size": _WIDTH,
     "n_envs": _ENVS,
     "n_steps": _ROLLOUT,
+    "n_timesteps": "here it is --train_for_env_steps, in frames, and enjoy_appo.py --max_num_frames",
     "n_trials": _SEARCH,
     "net_arch": _LAYERS,
     "no_anneal_lr": _NO_SCHEDULE,
@@ -145,6 +143,7 @@ HINTS = {
     "no_norm_adv": "here advantages are always normalised: leave it out",
     "no_track": "here --with_wandb is off unless typed: leave it out",
     "norm_adv": _ADVANTAGES,
+    "norm_obs": "here it is --normalize_input",
     "norm_reward": "here it is --normalize_returns, which scales what the critic learns instead of the rewards",
     "normalize": "here it is --normalize_input and --normalize_returns",
     "normalize_advantage": _ADVANTAGES,
@@ -177,6 +176,7 @@ HINTS = {
     "tensorboard_log": "every run writes TensorBoard's files: tensorboard --logdir <train_dir>",
     "torch_deterministic": _REPEATS,
     "train_batch_size": _ROLLOUT,
+    "track": "here it is --with_wandb",
     "trained_agent": _GOES_ON,
     "unroll_length": _ROLLOUT,
     "upload_model": _HUB,
@@ -219,7 +219,6 @@ _RATIO = ", which clips ratios to [1/(1+c), 1+c], symmetric in their logarithm"
 _DIFFERENCES = {
     "total_timesteps": _FRAMES,
     "num_timesteps": _FRAMES,
-    "n_timesteps": _FRAMES,
     "num_env_steps": _FRAMES,
     "clip_coef": _RATIO,
     "clip_param": _RATIO,
@@ -241,11 +240,15 @@ def understood(words: Sequence[str], prog: str) -> list[str] | None:
 
 
 def refuse_values(argv: Sequence[str]) -> None:
-    """Refuse a value that an option has in another program only.
+    """Refuse a value that an option has in another program only, and an argument of the environment without a value.
 
     Raises:
-        ConfigError: says what does the same here.
+        ConfigError: says what to type.
     """
+    for word in argv:
+        if _is_argument(word) and "=" not in word:
+            name = word.removeprefix("--").replace("-", "_")
+            raise ConfigError(f"{COMMAND_LINE} sets {name} without a value; type --{name}=VALUE")
     for option, hints in VALUES.items():
         if (value := typed_word(argv, option)) in hints:
             raise ConfigError(f"{COMMAND_LINE} sets {option}={value!r}; {hints[value]}")

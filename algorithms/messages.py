@@ -156,7 +156,7 @@ class EvaluationFinished(NamedTuple):
 
 
 class EvaluationCutOff(NamedTuple):
-    """evaluation worker -> driver: the end of the run came before an evaluation was finished, which says nothing."""
+    """evaluation worker -> driver: the run ended before an evaluation was finished; its scores are dropped."""
 
     policy: int
     version: int  # policy version

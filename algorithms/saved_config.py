@@ -73,10 +73,11 @@ def parse_saved(text: str, source: str) -> Saved:
     return Saved(options, tuple(str(name) for name in typed))
 
 
-def read_options(path: Path) -> tuple[dict[str, Any], bool]:
-    """Names and values of a file of options, and whether it is the config.json of an experiment.
+def read_options(path: Path) -> dict[str, Any]:
+    """Names and values of a file of options.
 
-    Of the latter without what belongs to its place, its terminal and its machine: the next experiment has its own.
+    Of the config.json of an experiment without what belongs to its place, its terminal and its machine: the next
+    experiment has its own.
 
     Raises:
         ConfigError: it cannot be read, or is neither TOML nor JSON with names and values.
@@ -95,8 +96,8 @@ def read_options(path: Path) -> tuple[dict[str, Any], bool]:
     if document.keys() == {"options", "typed"} and isinstance(document["options"], dict):
         typed = document["typed"] if isinstance(document["typed"], list) else []
         left_out = {*NOT_RESTORED, *(name for name in CHOSEN_ANEW if name not in typed)}
-        return {name: value for name, value in document["options"].items() if name not in left_out}, True
-    return document, False
+        return {name: value for name, value in document["options"].items() if name not in left_out}
+    return document
 
 
 def text_of(options: Mapping[str, Any], name: str) -> str:

@@ -22,15 +22,15 @@ _ATARI = "atari_"
 def near(name: str, known: Iterable[str]) -> list[str]:
     """The closest of the known names, the best first; of each the newest version, or the one that is asked for."""
     by_lower_case = {candidate.lower(): candidate for candidate in sorted(known, key=_version)}
-    games = _atari_names(name, [each for each in by_lower_case.values() if each.startswith(_ATARI)])
-    if games:
-        return games
     newest = {_VERSION.sub("", lower): candidate for lower, candidate in by_lower_case.items()}
     wanted = _VERSION.sub("", name.lower())
     if name.lower() in by_lower_case:
         newest[wanted] = by_lower_case[name.lower()]
     if wanted in newest:  # only the version or the case differs
         return [newest[wanted]]
+    games = _atari_names(name, [each for each in by_lower_case.values() if each.startswith(_ATARI)])
+    if games:
+        return games
     close = [newest[match] for match in difflib.get_close_matches(wanted, newest, n=_MOST, cutoff=_CLOSE)]
     if not close and (word := name.lower().partition("_")[2]):  # the family is right, the rest a part of a name
         close = [by_lower_case[known_name] for known_name in sorted(by_lower_case) if word in known_name]

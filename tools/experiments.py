@@ -95,17 +95,18 @@ def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozens
     All that `--config` has taken from the config.json of another experiment are recorded as typed: of those, the ones
     that were typed there.
     """
-    source = Path(saved_text(saved.options, "config")).expanduser()
-    if source.suffix != ".json":
+    config = saved_text(saved.options, "config")
+    if not config.endswith(".json"):
         return frozenset(saved.typed)
     try:
+        source = Path(config).expanduser()
+        place = source.resolve()
         other = parse_saved(source.read_text(encoding="utf-8", errors="replace"), str(source))
     except ConfigError:  # a file that somebody wrote
         return frozenset(saved.typed)
-    except (OSError, ValueError):  # gone, named from another folder, or no name of a file
+    except (OSError, ValueError, RuntimeError):  # gone, named from another folder or by nobody's name, or no name
         is_whole = 2 * len(saved.typed) > len(saved.options)
         return frozenset(saved.typed) & _words_of(folder) if is_whole else frozenset(saved.typed)
-    place = source.resolve()
     there = frozenset() if place in seen else _typed_by_hand(source.parent, other, seen | {place})
     return frozenset(
         name

@@ -146,7 +146,10 @@ def save(experiment: Found) -> int:
     first = _signal(experiment, SAVING)
 
     def is_gone() -> bool:
-        now = holder(experiment.folder)
+        try:
+            now = holder(experiment.folder)
+        except OSError:  # the folder cannot be looked at, which says nothing of the process
+            return False
         return now is None or now.pid != first.pid
 
     answered = _waited(lambda: _checkpoints(experiment) - before or is_gone(), SAVE_S)
@@ -230,7 +233,9 @@ def _asked(ask: Callable[[Found], int], experiment: Found) -> int:
     try:
         return ask(experiment)
     except KeyboardInterrupt:  # while it waits: the signal is sent
-        print(f"\nruns: interrupted; {experiment.name} has been asked, and answers all the same", file=sys.stderr)
+        print(
+            f"\nruns: interrupted; {experiment.name} was sent the signal, and acts on it all the same", file=sys.stderr
+        )
         return EXIT_INTERRUPTED
 
 

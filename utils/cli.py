@@ -295,10 +295,6 @@ def _refuse_words(
     """Refuse words that belong to no option: all unknown options at once, without them the first other word."""
     flags = [word for word in words if word.startswith("-") and not _NEGATIVE.match(word)]
     names = {flag: flag.lstrip("-").partition("=")[0].replace("-", "_") for flag in flags}
-    for flag, name in names.items():
-        owner, dot, _ = name.partition(".")
-        if dot and owner in _names(options) and "=" not in flag:
-            raise ConfigError(f"{COMMAND_LINE} sets {name} without a value; type --{name}=VALUE")
     if flags:
         raise _unknown_options(
             COMMAND_LINE, {name: _instead(name, options, hint, last_hint) for name in names.values()}

@@ -60,7 +60,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
         raise ConfigError(f"{folder} is no experiment: it has no config.json")
     # Absolute: of the folder that one stands in, the path `.` has no name.
     place = folder.absolute()
-    config, _ = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"])
+    config = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"]).config
     if not 0 <= policy < config.sampling.num_policies:
         raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
     run = dataclasses.replace(config.run, device=str(device))

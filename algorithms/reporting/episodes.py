@@ -47,9 +47,9 @@ class EpisodeWindow:
             self.extra[name].append(value)
 
     @property
-    def has_new(self) -> bool:
-        """An episode has finished since this start."""
-        return self.finished > self._finished_before
+    def finished_since_start(self) -> int:
+        """Episodes that have finished since this start."""
+        return self.finished - self._finished_before
 
     def full_average(self, metric: str) -> float | None:
         """An average over as many episodes as it is meant to cover; None: fewer episodes had this metric so far."""

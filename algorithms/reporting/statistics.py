@@ -251,7 +251,7 @@ class Statistics:
             avg_reward=_mean(window.returns),
             avg_true_reward=_mean(window.objectives),
             policy_lag=self.training[policy].get("version_diff_avg"),
-            has_new_episodes=window.has_new,
+            has_new_episodes=window.finished_since_start > 0,
         )
 
     def _look_at_counters(self, now: float) -> None:

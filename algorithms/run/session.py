@@ -129,6 +129,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         print(_tell_spent(budget, spent, config))
         return 0
     callback = make_callback(config.run.callback)
+    if stop.received is not None:
+        return stop.end_before_start()
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))

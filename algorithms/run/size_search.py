@@ -103,7 +103,7 @@ def why_not_fastest(tried: list[Tried]) -> str | None:
     if fastest <= chosen:
         return None
     if fastest <= WORTHWHILE * chosen:
-        return f"a gain of less than {WORTHWHILE - 1:.0%} counts as noise".replace("%", " %")
+        return f"a gain of less than {100 * (WORTHWHILE - 1):.0f} % counts as noise"
     return "it was measured once, where luck may have helped, and the chosen sizes twice"
 
 

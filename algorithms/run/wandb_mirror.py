@@ -31,7 +31,7 @@ from appo.utils.processes import lower_priority, set_title
 
 METRICS_FILE, STATE_FILE, SUMMARY_FILE = "metrics.jsonl", "wandb_run.json", "summary.json"
 INSTALL = "pip install wandb"
-IMPORT_S = 60.0  # a disk that takes longer refuses no run
+IMPORT_S = 20.0  # a disk that takes longer refuses no run
 LOOK_EVERY_S = 2.0
 CONNECT_S = 30.0  # afterwards, what comes is kept on disk only
 FINISH_S = 20.0  # of the process that a run starts, once the run has ended: what it has not sent stays on disk

@@ -38,7 +38,7 @@ def outputs_of(folder: Path) -> Tensor:
     """
     env = json.loads((folder / CONFIG_FILE).read_text())["options"]["env"]
     place = [f"--env={env}", f"--train_dir={folder.parent}", f"--experiment={folder.name}", "--device=cpu"]
-    config, _ = resolve_evaluation(place)
+    config = resolve_evaluation(place).config
     contexts = [EnvContext(env_id=i, num_envs=NUM_ENVS, seed=i) for i in range(NUM_ENVS)]
     batch = make_batch_env(env, config.family, contexts)
     try:

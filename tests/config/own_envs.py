@@ -1,7 +1,7 @@
 """Factories of environments whose arguments can be known, and one that takes any. None of them is ever called."""
 
 
-def named(size=3, *, seed=0):
+def named(size=3, *, verbose=0, seed=0):
     """Takes what it names."""
 
 

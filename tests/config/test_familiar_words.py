@@ -62,8 +62,6 @@ def test_the_page_for_those_who_come_from_another_program_has_every_word_and_say
         (["--ent-coef=0.01"], "exploration_loss_coeff", 0.01),
         (["--vf_coef=0.25"], "value_loss_coeff", 0.25),
         (["--clip-range=0.3"], "ppo_clip_ratio", 0.3),
-        (["--n-timesteps", "1e5"], "train_for_env_steps", 100_000),
-        (["--track"], "with_wandb", True),
     ],
 )
 def test_a_familiar_word_sets_the_right_option(words, option, value, capsys):

@@ -52,8 +52,9 @@ def test_files_beside_the_user_become_encoder_and_loss_and_the_end_says_how_to_g
     said = again.stdout + again.stderr
     assert again.returncode == 0, said
     assert "changed since the last start: learning_rate 0.002 -> 0.001" in said
-    event = json.loads((run.folder / "events.jsonl").read_text().splitlines()[0])
-    assert event["event"] == "options_changed" and event["options"]["learning_rate"] == {"before": 0.002, "now": 0.001}
+    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    (event,) = [each for each in events if each["event"] == "options_changed"]
+    assert event["options"]["learning_rate"] == {"before": 0.002, "now": 0.001}
     assert "family defaults" in said, "they are still told from what was typed"
     enjoy = [sys.executable, str(ROOT / "enjoy_appo.py"), "--experiment=run", f"--train_dir={tmp_path}"]
     enjoy += ["--no_render", "--max_num_episodes=2"]

@@ -125,6 +125,13 @@ def test_without_a_window_it_plays_until_ctrl_c_where_that_is_typed(experiment, 
     assert job.episodes is None and not job.ends_unwatched
 
 
+def test_a_limit_in_a_file_counts_as_typed(experiment, tmp_path):
+    (tmp_path / "plan.toml").write_text("max_num_episodes = -1\n")
+    place = [*experiment("CartPole-v1")[0], "--no_render"]
+    assert enjoy_appo.job_of(place).ends_unwatched
+    assert not enjoy_appo.job_of([*place, f"--config={tmp_path / 'plan.toml'}"]).ends_unwatched
+
+
 def test_a_seed_repeats_its_episodes_and_another_plays_others(experiment, capsys):
     place, _ = experiment("CartPole-v1")
 

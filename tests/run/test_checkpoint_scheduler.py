@@ -345,3 +345,15 @@ def test_a_hundred_episodes_show_that_a_best_metric_is_misspelt(clock, caplog):
     case.scheduler.due(point)
     [record] = caplog.records
     assert "there are kills;" in record.getMessage()
+
+
+def test_only_episodes_of_this_start_show_that_a_best_metric_is_misspelt(clock, caplog):
+    before = Case(clock)
+    before.play(*[1.0] * EPISODES_BEFORE_WARNING)
+    case = Case(clock, save_best_metric="kills")
+    case.statistics.add(restored(0, **before.run_state(0)))
+    point = case.statistics.snapshot()._replace(points=(Point(0, 1, {}),))
+    case.scheduler.due(point)
+    case.play(1.0, kills=1.0)
+    case.scheduler.due(point)
+    assert not caplog.records

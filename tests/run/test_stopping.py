@@ -249,7 +249,14 @@ class Short:
 class NoMethod:
     on_end = 5
 
+class RaisesLater:
+    def on_end(self): pass
+    @property
+    def scalars(self):
+        raise RuntimeError("no table")
+
 class Fits:
+    on_end = None  # a subclass switches off what its base does
     def on_point(self, *given): pass
     def on_start(self, options, folder, more=1): pass
 
@@ -268,6 +275,7 @@ def makes():
         ("Needs", "cannot be made: TypeError: .*missing 1 required positional argument: 'key'"),
         ("Short", r"on_point\(policy, tags\) cannot be called as on_point\(policy, env_frames, tags\): too many"),
         ("NoMethod", "on_end is no method"),
+        ("RaisesLater", "cannot be made: RuntimeError: no table"),
         ("makes_nothing", "would hear nothing"),
         ("Fits", ""),
         ("makes", ""),

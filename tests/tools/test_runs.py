@@ -145,6 +145,12 @@ def test_what_comes_from_the_config_of_another_experiment_is_not_told_as_typed(t
     assert listed(capsys, here, "--json")[1]["options"] == {"learning_rate": 0.5}
 
 
+def test_a_config_in_the_home_of_a_user_of_another_machine_is_one_that_is_gone(tmp_path, capsys):
+    write_experiment(tmp_path, "taken", config="~nobody-here/other/config.json", gamma=0.9)
+    write_experiment(tmp_path, "plain")
+    assert listed(capsys, tmp_path, "--json")[1]["options"] == {"gamma": 0.9}
+
+
 def test_a_terminal_gets_a_table_that_fits(train_dir):
     reader, writer = pty.openpty()
     words = [sys.executable, "-m", "appo.tools.runs", str(train_dir)]
@@ -250,7 +256,7 @@ def test_ctrl_c_while_it_waits_ends_the_command_in_one_line(asked, capsys, word)
         raise KeyboardInterrupt
 
     assert asked(word, interrupted) == 130
-    assert capsys.readouterr().err.strip() == "runs: interrupted; good has been asked, and answers all the same"
+    assert capsys.readouterr().err.strip() == "runs: interrupted; good was sent the signal, and acts on it all the same"
 
 
 def test_a_time_is_told_in_its_largest_unit():

@@ -113,7 +113,6 @@ def test_lists_and_optional_values_are_text_with_commas_and_none():
             "command line sets unknown options: 'qqq', 'zzz', 'use_trubo' (did you mean use_turbo?)",
         ),
         (["--no-use-turbo"], "command line sets unknown option 'no_use_turbo'; type --use_turbo=False"),
-        (["--color.x", "--heat=1"], "command line sets color.x without a value; type --color.x=VALUE"),
         (["--color.x=1"], "command line sets unknown option 'color.x'; did you mean color?"),
         (["stray"], "command line holds 'stray', which belongs to no option; options are typed --name=value"),
         (["--heat=1", "x"], "command line holds 'x', which belongs to no option; options are typed --name=value"),

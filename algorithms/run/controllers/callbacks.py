@@ -83,16 +83,18 @@ def make_callback(name: str) -> Any:
     found = load_callback(name)
     try:
         made = found()
-    except FAILURES as error:
+        _require_methods(name, made, dir(made))
+        for method in _methods_of(made):
+            _require_arguments(name, made, method)
+    except ConfigError:
+        raise
+    except FAILURES as error:  # of the constructor, or of a property
         raise ConfigError(f"callback={name!r} cannot be made: {told(error)}") from error
-    _require_methods(name, made, dir(made))
-    for method in _methods_of(made):
-        _require_arguments(name, made, method)
     return made
 
 
 def _methods_of(found: Any) -> list[str]:
-    return [method for method in METHODS if hasattr(found, method)]
+    return [method for method in METHODS if getattr(found, method, None) is not None]
 
 
 def _require_methods(name: str, found: Any, own: Iterable[str]) -> None:

@@ -100,7 +100,7 @@ class CheckpointScheduler(Controller):
 
     def _look_for_metric(self) -> None:
         known = self._statistics.known_metrics(evaluated=self._is_evaluated)
-        episodes = sum(window.finished for window in self._statistics.episodes)
+        episodes = sum(window.finished_since_start for window in self._statistics.episodes)
         self._absence.look(known, is_enough=self._is_evaluated or episodes >= EPISODES_BEFORE_WARNING)
 
     def commands(self) -> Sequence[Command]:

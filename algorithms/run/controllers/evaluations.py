@@ -1,4 +1,4 @@
-"""What became of `--eval_every_sec`, told at the end: evaluations that the end of the run cut off, or none at all."""
+"""Tells at the end of a run which evaluations of `--eval_every_sec` are missing, and why."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Evaluations(Controller):
         if self._missing:
             log.warning("%s: %s; %s", self._what_is_missing(), self._why(), self._remedy())
         elif self._cut_off is not None:
-            log.info("the last evaluation is not told: %s", self._why())
+            log.info("the last evaluation is not reported: %s", self._why())
         if not self._has_video and not self._missing:
             log.warning("no evaluation was recorded before the run ended; log/%s.txt has what failed, if it did", _NAME)
 
@@ -88,7 +88,7 @@ class Evaluations(Controller):
         waited = time.monotonic() - self._ready_at
         if waited < options.eval_every_sec:
             return f"the run ended after {waited:.0f} s, the first was due after {options.eval_every_sec:g}"
-        return "the run ended before"
+        return "the run ended before the first one began"
 
     def _remedy(self) -> str:
         if self._has_failed:
