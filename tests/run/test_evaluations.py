@@ -80,7 +80,7 @@ def test_policies_that_were_not_evaluated_are_named(caplog, monkeypatch):
 
 def test_the_last_of_several_is_told_without_a_warning(caplog, monkeypatch):
     [(level, told)] = said(caplog, monkeypatch, Ready("evaluation"), finished(0), CUT_OFF)
-    assert level == "INFO" and told.startswith("the last evaluation is not told: 3 of 5 episodes")
+    assert level == "INFO" and told.startswith("the last evaluation is not reported: 3 of 5 episodes")
 
 
 def test_nothing_is_said_where_nothing_is_missing(caplog, monkeypatch):
