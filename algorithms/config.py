@@ -13,8 +13,6 @@ Nothing here imports torch, unless an auxiliary loss is chosen, and nothing impo
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +20,9 @@ from typing import Any, NamedTuple
 
 from appo.algorithms.config_file import with_files
 from appo.algorithms.evaluation.config import EvaluationConfig
-from appo.algorithms.familiar_words import FOR_ANY_ENV, HINTS, refuse_values
+from appo.algorithms.familiar_words import check_words
 from appo.algorithms.fitted_defaults import Choice, choose
+from appo.algorithms.option_hints import hint_of, last_hint_of
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.saved_config import LOCATION, NOT_RESTORED, REPAIR, Saved, parse_saved, read_saved, text_of
 from appo.algorithms.train_config import (
@@ -39,15 +38,13 @@ from appo.algorithms.train_config import (
 )
 from appo.envs.api import EnvProfile, EnvSpec
 from appo.utils import cli
-from appo.utils.options import ConfigError, nearest_names, options_of, to_text
+from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import core_count
 
 FAMILY_DEFAULTS = "family defaults"
 CHOSEN = "chosen for this run"  # the origin of what a default of -1 left open
 AUTOTUNED = "autotune"  # the origin of what --autotune has found
 FITTED = "fitted"  # the origin of what follows from its spaces and random play
-_ARGUMENT = "an argument of the environment is typed --env_kwargs.{name}=..."
-_ARGUMENT_COPIER = "EzPickle"  # a base of many environments, whose constructor receives copies of arguments only
 _DESCRIPTION = "Train a policy with asynchronous PPO."
 _NO_ENV = "--env is required; for example --env=CartPole-v1, --env=doom_basic or --env=my_package.my_module:make_env"
 
@@ -189,12 +186,12 @@ def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:
             "fitted: from the environment's spaces and a moment of random play; docs/environments.md explains"
         )
     values = values_of(resolved.config)
-    for name in _told(resolved):
+    for name in _options_to_show(resolved):
         table.add_row(name, Text(to_text(values[name])), Text(resolved.origins.get(name, "")))
     (console or terminal()).print(table)
 
 
-def _told(resolved: ResolvedConfig) -> list[str]:
+def _options_to_show(resolved: ResolvedConfig) -> list[str]:
     """The options of `print_origins`: also those whose declared default stands instead of what would be here."""
     options = cli.declared_options(groups_of(resolved.config))
     family = family_of(resolved.config.env.env)
@@ -238,7 +235,8 @@ def _merge_layers(
         lower.setdefault(name, choice.value)
     reasons = dict.fromkeys(layers[FAMILY_DEFAULTS], FAMILY_DEFAULTS)
     reasons |= {name: f"{FITTED}: {choice.reason}" for name, choice in (choices or {}).items()}
-    refuse_values(argv)
+    check_words(argv)
+    takes_kwargs = family is not None and family.takes_kwargs
     parsed = cli.parse(
         argv,
         groups,
@@ -246,8 +244,8 @@ def _merge_layers(
         prog=prog,
         description=description,
         reasons=reasons,
-        hint=lambda name: _hint(name, env),
-        last_hint=lambda name: _last_hint(name, env),
+        hint=lambda name: hint_of(name, env, takes_kwargs),
+        last_hint=lambda name: last_hint_of(name, env, takes_kwargs),
     )
     if not env:
         raise ConfigError(_NO_ENV)
@@ -264,78 +262,6 @@ def _merge_layers(
             origins[name] = FAMILY_DEFAULTS
     typed = tuple(sorted(parsed.typed.union(saved.typed) & options.keys()))
     return _Layers(groups, parsed.values, origins, typed, resumed=bool(saved.options), changed=changed)
-
-
-def _hint(name: str, env: str) -> str:
-    """What to type instead of an option that this command line does not have; empty where nothing is known of it."""
-    from appo.envs.registry import families
-
-    if name in (_arguments_of(env) or ()):
-        return _ARGUMENT.format(name=name)
-    if name in HINTS:
-        return HINTS[name]
-    owners = [f"--env={prefix}_..." for prefix, family in families().items() if _has_option(family.config, name)]
-    if owners:
-        instead = f"; for any environment there is {FOR_ANY_ENV[name]}" if name in FOR_ANY_ENV else ""
-        return f"it is an option of {' and '.join(owners)}{instead}"
-    return ""
-
-
-def _last_hint(name: str, env: str) -> str:
-    """The same where no option has a similar name: it may be an argument of the environment."""
-    family = family_of(env)
-    if family is None or not family.takes_kwargs:
-        return ""
-    arguments = _arguments_of(env)
-    if arguments is None:
-        return _ARGUMENT.format(name=name)
-    nearest = [f"--env_kwargs.{each}" for each in nearest_names(name, arguments)]
-    return f"did you mean {' or '.join(nearest)}?" if nearest else f"{env} has no such argument"
-
-
-@functools.cache  # a module of the user's that cannot be imported is not asked again
-def _arguments_of(env: str) -> set[str] | None:
-    """What --env_kwargs may name; None where only building the environment would tell, or there is none that takes it.
-
-    Every constructor that takes `**kwargs` is expected to hand them on to that of its base.
-    """
-    family = family_of(env)
-    if family is None or not family.takes_kwargs:
-        return None
-    from appo.envs.faults import FAILURES  # imported late: --help is quick without it
-
-    try:
-        creator = _creator_of(env)
-        bases = creator.__mro__[:-1] if isinstance(creator, type) else ()
-        own = [
-            vars(base)["__init__"] for base in bases if "__init__" in vars(base) and base.__name__ != _ARGUMENT_COPIER
-        ]
-        found = {"max_episode_steps"} if ":" not in env else set()  # gymnasium.make takes it
-        for function in own or [creator]:
-            parameters = inspect.signature(function).parameters.values()
-            found |= {each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
-            if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-                return found - {"self"}
-    except FAILURES:  # of somebody else's code, and told better where it is needed
-        return None
-    return None
-
-
-def _creator_of(env: str) -> Any:
-    """The class or function that an environment is built by."""
-    module, colon, attribute = env.partition(":")
-    if colon:
-        from appo.envs.own_code import import_own
-
-        return getattr(import_own(module), attribute)
-    import gymnasium
-
-    point = gymnasium.registry[env].entry_point
-    return gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
-
-
-def _has_option(config_type: type, name: str) -> bool:
-    return any(field.name == name for field, _ in options_of(config_type))
 
 
 def with_env_of_experiment(argv: Sequence[str]) -> list[str]:

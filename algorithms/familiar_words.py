@@ -239,7 +239,7 @@ def understood(words: Sequence[str], prog: str) -> list[str] | None:
     return ours
 
 
-def refuse_values(argv: Sequence[str]) -> None:
+def check_words(argv: Sequence[str]) -> None:
     """Refuse a value that an option has in another program only, and an argument of the environment without a value.
 
     Raises:

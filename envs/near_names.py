@@ -89,7 +89,7 @@ def why_not_made(name: str) -> str | None:
 
 
 def _only_raises(spec: Any) -> bool:
-    """It stands for environments that have moved: its entry point is a function of Gymnasium's that says where to."""
+    """A placeholder: environments have moved to another package, and its entry point raises an error that names it."""
     entry = spec.entry_point
     is_own = getattr(entry, "__module__", "").partition(".")[0] == "gymnasium"
     return is_own and getattr(entry, "__name__", "").startswith("_raise_")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from appo.algorithms.familiar_words import SYNONYMS
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import Saved, parse_saved
-from appo.algorithms.saved_config import text_of as saved_text
 from appo.tools.arguments import Refused, nearest
 from appo.utils.cli import typed_word
 from appo.utils.options import ConfigError, to_text
@@ -95,7 +94,7 @@ def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozens
     All that `--config` has taken from the config.json of another experiment are recorded as typed: of those, the ones
     that were typed there.
     """
-    config = saved_text(saved.options, "config")
+    config = str(saved.options.get("config", ""))
     if not config.endswith(".json"):
         return frozenset(saved.typed)
     try:
@@ -105,6 +104,7 @@ def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozens
     except ConfigError:  # a file that somebody wrote
         return frozenset(saved.typed)
     except (OSError, ValueError, RuntimeError):  # gone, named from another folder or by nobody's name, or no name
+        # That most of all options are recorded as typed shows that it was an experiment's.
         is_whole = 2 * len(saved.typed) > len(saved.options)
         return frozenset(saved.typed) & _words_of(folder) if is_whole else frozenset(saved.typed)
     there = frozenset() if place in seen else _typed_by_hand(source.parent, other, seen | {place})

@@ -44,6 +44,21 @@ SILENT_AFTER_S = 5.0
 _PLAIN_COLUMNS, _NO_LIMIT = 80, 10_000
 
 
+# Of a run that has written no status.
+_NOTHING_YET = RunSnapshot(
+    state=STARTING,
+    time=0.0,
+    env_frames=0,
+    train_seconds=0.0,
+    fps=dict.fromkeys(RATE_WINDOWS_S, 0.0),
+    seconds_left=None,
+    budget_spent=0.0,
+    faults={},
+    blocks={},
+    policies=(),
+)
+
+
 class ViewError(Refused):
     """There is nothing to watch. The message says why."""
 
@@ -113,9 +128,6 @@ def stacked(states: Sequence[ViewState], width: int, height: int) -> Group:
     between = [Text("")] if len(states) > 1 and share > LEAST_HEIGHT else []
     lines = [line for state in states for line in (*frame_lines(state, width, share - len(between)), *between)]
     return Group(*(lines[:-1] if between else lines))
-
-
-_NOTHING_YET = RunSnapshot(STARTING, 0.0, 0, 0.0, dict.fromkeys(RATE_WINDOWS_S, 0.0), None, 0.0, {}, {}, ())
 
 
 def _point(record: dict[str, Any]) -> Point:

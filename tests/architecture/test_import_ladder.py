@@ -30,7 +30,7 @@ FLOORS = [
     ],
     ["appo.algorithms.learning", "appo.algorithms.models", "appo.algorithms.memory", "appo.algorithms.checkpoints"],
     ["appo.algorithms.sampling", "appo.algorithms.population"],
-    ["appo.algorithms.train_config"],
+    ["appo.algorithms.train_config", "appo.algorithms.option_hints"],
     ["appo.algorithms.config_file"],
     ["appo.algorithms.config"],
     ["appo.algorithms.evaluation"],
