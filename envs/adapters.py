@@ -230,8 +230,8 @@ class SingleEnvAdapter(OneEnv):
         self.is_to_be_cut = False
         """The episode is truncated after its next step, should it not have ended by then."""
 
-    def start(self, row: int, target: Target) -> None:
-        """Reset, and write the first observation of an episode."""
+    def start(self, row: int, target: Target) -> bool:
+        """Reset, and write the first observation of an episode; True: its info said nothing."""
         self.latest_start = target
         self.is_between_episodes = self.is_to_be_cut = False
         observation, info = self._reset_env()
@@ -239,6 +239,8 @@ class SingleEnvAdapter(OneEnv):
         target.out.is_first[row] = 1
         if info or self._adds_mask:
             self._read_state(info, row, target.out)
+            return False
+        return True
 
     def step(self, action: Any, row: int, target: Target) -> None:
         """Step once and write the row; one step after a truncation, start the next episode instead."""
@@ -252,8 +254,12 @@ class SingleEnvAdapter(OneEnv):
 
     def finish(
         self, observation: Any, terminated: Any, truncated: Any, info: dict[str, Any], row: int, target: Target
-    ) -> None:
-        """Write all but the reward of a step that was made."""
+    ) -> bool:
+        """Write all but the reward of a step that was made.
+
+        Returns:
+            The episode was terminated, the next one began, and neither info said anything.
+        """
         views, out, _, finals = target
         if info:
             read_step(info, row, target)
@@ -261,8 +267,7 @@ class SingleEnvAdapter(OneEnv):
             out.terminated[row] = 1
             if finals is not None:
                 self._write(finals, row, observation)
-            self.start(row, target)
-            return
+            return self.start(row, target) and not info
         self._write(views, row, observation)
         if info or self._adds_mask:
             self._read_state(info, row, out)
@@ -271,6 +276,7 @@ class SingleEnvAdapter(OneEnv):
                 out.truncated[row] = out.active[row] = 1
                 keep_final(views, finals, row)
                 self.start(row, target)
-                return
+                return False
             self.is_between_episodes = True
             out.truncated[row] = out.is_last[row] = out.active[row] = 1
+        return False

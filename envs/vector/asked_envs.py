@@ -36,8 +36,9 @@ class AskedEnvs(ABC):
     steps_apart: bool
     """Each environment can be asked without the others."""
     rows: SharedRows
-    is_ordinary = False
-    """The last step of all was one in which no episode began or ended, and nothing failed; False: that is not known."""
+    ended: list[int] | None = None
+    """Rows in which the last step of all ended an episode by termination and began the next one, where it said nothing
+    else beside observations and rewards; None: that is not known."""
 
     def __init__(self, num_envs: int) -> None:
         """Of which none has been asked for anything."""

@@ -177,7 +177,7 @@ class LocalEnvs(AskedEnvs):
 
     def _step(self, envs: list[int] | None) -> None:
         """Step some environments; None: all."""
-        rows, began, self.is_ordinary = self.rows, time.perf_counter_ns(), False
+        rows, began, self.ended = self.rows, time.perf_counter_ns(), None
         try:
             if self.steps_apart and envs is not None:
                 infos = self._batch.step_envs(envs, rows.actions, rows.steps)
@@ -185,7 +185,8 @@ class LocalEnvs(AskedEnvs):
                 infos = self._batch.step(rows.actions, rows.steps)
         except EnvError as error:
             self._give_up(error)
-        self.is_ordinary = self._is_serial and self._batch.is_ordinary
+        if self._is_serial:
+            self.ended = self._batch.ended
         number = self.num_envs if envs is None else len(envs)
         add_time(self._step_clock, number, time.perf_counter_ns() - began)
         if infos:
@@ -193,7 +194,7 @@ class LocalEnvs(AskedEnvs):
         self._note_failures()
 
     def _reset(self, envs: list[int]) -> None:
-        self.is_ordinary = False
+        self.ended = None
         began = time.perf_counter_ns()
         try:
             if self.steps_apart:

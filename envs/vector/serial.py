@@ -101,15 +101,11 @@ class SerialVecEnv:
         self._contexts = list(contexts)
         self._num_steps = 0
         self._own_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None  # and their values in ordinary steps
-        self._ordinary: StepArrays | None = None  # arrays that say what an ordinary step says
+        self.ended: list[int] | None = None
+        """Rows in which the last step of all ended an episode by termination and began the next one, where no step, end
+        or beginning said anything else. None: that is not known, as without `be_only_writer`."""
         self._seen: tuple[StepArrays | None, list[np.ndarray], list[np.ndarray] | None] = (None, [], None)
         self._streaks = [FailureStreak() for _ in contexts]
-
-    @property
-    def is_ordinary(self) -> bool:
-        """In the last step of all, no episode began or ended, nothing failed and every info said what an ordinary one
-        says. False: that is not known, as without `be_only_writer`."""
-        return self._ordinary is not None
 
     def be_only_writer(self, flags: NDArray[np.uint8]) -> None:
         """Be given the same arrays in every step, into which nobody else writes: values that they have stay unwritten.
@@ -128,7 +124,7 @@ class SerialVecEnv:
 
     def reset(self, out: StepArrays) -> None:
         """Start new episodes everywhere, see `BatchEnv`."""
-        self._ordinary = None
+        self.ended = None
         out.is_last.fill(0)
         out.active.fill(1)
         target = target_of(self._layout, out)
@@ -141,25 +137,25 @@ class SerialVecEnv:
         """Step every row once, see `BatchEnv`."""
         if self._own_flags is None:
             fill_common_case(out)
-        elif out is not self._ordinary:
+        elif self.ended != []:
             flags, ordinary = self._own_flags
             flags[:] = ordinary  # with the frames less than half the time of `fill_common_case`
-            out.frames.fill(1)
-        self._ordinary = None
+            if self.ended is None:
+                out.frames.fill(1)
+        self.ended = ended = None
         target = self._target(out)
         self._num_steps += 1
-        is_ordinary = False
         if self._plain:
-            is_ordinary = self._step_plain(actions, target)
+            ended = self._step_plain(actions, target)
         else:
             self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
         if self._faults is not None and not self._values.passes(out):
-            is_ordinary = False
+            ended = None
             agents = self.spec.agents_per_env
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
                 self._check_values(index, index * agents, target)
-        if is_ordinary and self._own_flags is not None:
-            self._ordinary = out
+        if self._own_flags is not None:
+            self.ended = ended
         return target.infos
 
     def _target(self, out: StepArrays) -> Target:
@@ -182,7 +178,7 @@ class SerialVecEnv:
         if len(indices) == self.num_envs:
             return self.step(actions, out)
         agents = self.spec.agents_per_env
-        self._ordinary = None
+        self.ended = None
         fill_common_case_of(self._rows_of_envs(indices), out)
         target = target_of(self._layout, out)
         self._num_steps += 1
@@ -209,7 +205,7 @@ class SerialVecEnv:
             options: for each reset.
         """
         rows = self._rows_of_envs(indices)
-        self._ordinary = None
+        self.ended = None
         fill_common_case_of(rows, out)
         out.rewards[rows], out.frames[rows], out.is_first[rows] = 0, 0, 1
         target = target_of(self._layout, out)
@@ -234,16 +230,17 @@ class SerialVecEnv:
             except FAILURES as error:
                 self._recover(row // self.spec.agents_per_env, row, error, target)
 
-    def _step_plain(self, actions: np.ndarray, target: Target) -> bool:
+    def _step_plain(self, actions: np.ndarray, target: Target) -> list[int] | None:
         """`_step_all` for single environments whose observation is one array, alone or in a dict.
 
         Those that have no more to say than how many frames a step took need no call; what
         `ObservationLayout.write_plain` asks of an array is asked here again.
 
         Returns:
-            The step was ordinary for all: nothing but observations and rewards was written.
+            As `ended`.
         """
-        view, rewards, row, is_ordinary = target.views[0], target.out.rewards, 0, True
+        view, rewards, row, is_plain = target.views[0], target.out.rewards, 0, True
+        ended: list[int] = []
         layout = self._plain[0].layout
         # What is looked up once is not looked up for each of many environments.
         shape, dtype, key, array = layout.plain_shape, layout.known_types[0], layout.plain_key, np.ndarray
@@ -252,7 +249,7 @@ class SerialVecEnv:
             try:
                 for row, (adapter, action) in steps:
                     if adapter.is_between_episodes:
-                        is_ordinary = False
+                        is_plain = False
                         adapter.step(action, row, target)
                         continue
                     observation, rewards[row], terminated, truncated, info = adapter.step_env(action)
@@ -269,15 +266,17 @@ class SerialVecEnv:
                         or value.dtype is not dtype
                         or value.shape != shape
                     ):
-                        is_ordinary = False
-                        adapter.finish(observation, terminated, truncated, info, row, target)
+                        if adapter.finish(observation, terminated, truncated, info, row, target):
+                            ended.append(row)
+                        else:
+                            is_plain = False
                         continue
                     view[row] = value
                     if frames != 1:
-                        is_ordinary, target.out.frames[row] = False, frames
-                return is_ordinary
+                        is_plain, target.out.frames[row] = False, frames
+                return ended if is_plain else None
             except FAILURES as error:
-                is_ordinary = False
+                is_plain = False
                 self._recover(row, row, error, target)
 
     def _start(self, index: int, first_row: int, target: Target) -> None:

@@ -75,6 +75,7 @@ class VecEnv:
         self._all = np.arange(self.num_envs)
         self._all.flags.writeable = False  # as `self._episodes`: batches show it
         self._copies = copy
+        self._is_in_order = all(array.flags.c_contiguous for array in envs.rows.steps.observations.values())
         self._ordinary_step = ordinary_step(self.num_envs, self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._has_begun = False
@@ -367,21 +368,33 @@ class VecEnv:
 
         `_as_batch` does the same for any step, with more calls.
         """
-        rows, (code, begins, active, never, frames, kind) = self._envs.rows, self._ordinary_step
-        steps, finals, told = rows.steps, {}, code
-        if not self._envs.is_ordinary:
-            told, frames = rows.flags.tobytes(), steps.frames.copy()
-        if told != code:
-            if (ends := ends_alone(told, self._ordinary_step)) is None:
-                return None
-            begins = ends
-            finals = {name: array.copy("K") for name, array in (steps.final_observations or {}).items()}
-            self._count_episodes(self._all, begins)
-        observations = {name: array.copy("K") for name, array in steps.observations.items()}
-        rewards, episodes = steps.rewards.copy(), self._episodes
+        (code, begins, active, never, frames, kind), ended = self._ordinary_step, self._envs.ended
+        steps, finals = self._envs.rows.steps, {}
+        if ended:  # what the flags say is known without a look at them
+            begins, self._episodes = never.copy(), self._episodes.copy()
+            for row in ended:
+                begins[row] = True
+                self._episodes[row] += 1
+            begins.flags.writeable = self._episodes.flags.writeable = False
+            finals = self._copied(steps.final_observations or {})
+        elif ended is None:
+            told, frames = self._envs.rows.flags.tobytes(), steps.frames.copy()
+            if told != code:
+                if (ends := ends_alone(told, self._ordinary_step)) is None:
+                    return None
+                begins = ends
+                finals = self._copied(steps.final_observations or {})
+                self._count_episodes(self._all, begins)
+        observations, rewards, episodes = self._copied(steps.observations), steps.rewards.copy(), self._episodes
         return StepBatch(
             self._all, observations, rewards, begins, never, finals, infos, begins, active, frames, episodes, kind
         )
+
+    def _copied(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Copies of observations, in the order in which they lie in memory."""
+        if self._is_in_order:  # naming the order takes as long as copying some numbers
+            return {name: array.copy() for name, array in arrays.items()}
+        return {name: array.copy("K") for name, array in arrays.items()}
 
     def _as_batch(
         self,

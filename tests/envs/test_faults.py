@@ -352,11 +352,11 @@ def test_a_step_with_bad_data_was_not_ordinary():
     batch.vec.be_only_writer(rows.flags)
     actions = np.zeros((3, 1), np.float32)
     batch.vec.step(actions, rows.steps)
-    assert batch.vec.is_ordinary, "otherwise this test would prove nothing"
+    assert batch.vec.ended == [], "otherwise this test would prove nothing"
     batch.vec.step(actions, rows.steps)
     with pytest.raises(BadEnvDataError):
         batch.vec.step(actions, rows.steps)
-    assert not batch.vec.is_ordinary
+    assert batch.vec.ended is None
 
 
 BAD = [
