@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 # A candidate has to be this much better than what stands: less is noise.
 WORTHWHILE = 1.04
+# A single measurement that is less better than this may be luck.
+BEYOND_LUCK = 1.25
 # Processes for environments may pay where the cores work for less than this share of the time, and each environment
 # makes fewer frames per second than this.
 BUSY = 0.85
@@ -67,8 +69,8 @@ def search(
 ) -> list[Tried]:
     """Try sizes from `first` on, one option at a time; all that were tried, the best last.
 
-    The best of many measurements that are not exact looks better than it is: if there is time left, it is measured
-    once more beside the first, and chosen when it is the better one over both.
+    The best of many measurements that are not exact looks better than it is: unless its gain is too large for luck, it
+    is measured once more beside the first, for which time is kept, and chosen when it is the better one over both.
 
     Args:
         measure: runs a candidate.
@@ -78,11 +80,15 @@ def search(
     """
     tried = {first: measure(first)}
     best = first
+
+    def is_doubtful() -> bool:
+        return best != first and tried[best].frames_per_s < BEYOND_LUCK * tried[first].frames_per_s
+
     for place in range(len(_order(first, tried[first]))):
         direction = _order(best, tried[first])[place]
         for candidate in direction.candidates(best, limits):
             if candidate not in tried:
-                if not has_time_for(1):
+                if not has_time_for(1 + 2 * is_doubtful()):
                     break
                 tried[candidate] = measure(candidate)
             if tried[candidate].frames_per_s > WORTHWHILE * tried[best].frames_per_s:
@@ -92,8 +98,10 @@ def search(
     if best != first and has_time_for(2):
         for sizes in (first, best):
             tried[sizes] = _mean(tried[sizes], measure(sizes))
-        if tried[best].frames_per_s <= tried[first].frames_per_s:
+        if tried[best].frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
             best = first
+    elif is_doubtful():
+        best = first
     return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
 
 
@@ -104,7 +112,7 @@ def why_not_fastest(tried: list[Tried]) -> str | None:
         return None
     if fastest <= WORTHWHILE * chosen:
         return f"a gain of less than {100 * (WORTHWHILE - 1):.0f} % counts as noise"
-    return "it was measured once, where luck may have helped, and the chosen sizes twice"
+    return "it was measured once, where luck may have helped"
 
 
 def _mean(first: Tried, second: Tried) -> Tried:

@@ -82,6 +82,22 @@ def test_what_looked_better_by_luck_is_not_chosen():
     assert tried[-1] == Tried(FIRST, 100.0, 1.0)
 
 
+@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize(("gain", "again"), [(1.2, 2), (1.5, 0)])
+def test_time_is_kept_to_measure_a_gain_once_more_that_may_be_luck(number, gain, again):
+    measured: list[Sizes] = []
+
+    def rate(sizes):
+        measured.append(sizes)
+        return {FIRST: 100.0, Sizes(2, 8, 2): 100.0 * gain}.get(sizes, 50.0)
+
+    tried = searched(rate, has_time_for=lambda more: len(measured) + more <= number)
+    assert len(measured) <= number
+    assert (tried[-1].sizes != FIRST) == (number >= 2 + again)
+    if tried[-1].sizes != FIRST and again:
+        assert measured[-2:] == [FIRST, Sizes(2, 8, 2)]
+
+
 @pytest.mark.parametrize(
     "rates, told",
     [
