@@ -32,12 +32,31 @@ X_AXES = {"frames": ("env_frames", 1.0), "hours": ("train_seconds", 3600.0)}  # 
 _BUDGET = ("train_for_env_steps", "train_for_seconds")
 _FOLLOWS_BUDGET = ("linear_decay",)
 OF_NO_CONSEQUENCE = (
-    *PLACE, SEED, *NOT_RESTORED, "callback", "check_env", "stop_when", "stop_after_no_progress",
-    "experiment_summaries_interval", "save_every_sec", "keep_checkpoints", "save_milestones_sec",
-    "save_best_metric", "save_best_after", "save_best_every_sec",
-    "eval_every_sec", "eval_episodes", "eval_envs", "eval_most_likely", "eval_video_every_sec",
-    "with_wandb", "wandb_project", "wandb_user", "wandb_group", "wandb_tags",
-)  # fmt: skip
+    *PLACE,
+    SEED,
+    *NOT_RESTORED,
+    "callback",
+    "check_env",
+    "stop_when",
+    "stop_after_no_progress",
+    "experiment_summaries_interval",
+    "save_every_sec",
+    "keep_checkpoints",
+    "save_milestones_sec",
+    "save_best_metric",
+    "save_best_after",
+    "save_best_every_sec",
+    "eval_every_sec",
+    "eval_episodes",
+    "eval_envs",
+    "eval_most_likely",
+    "eval_video_every_sec",
+    "with_wandb",
+    "wandb_project",
+    "wandb_user",
+    "wandb_group",
+    "wandb_tags",
+)
 _DEVICE, _ANY_DEVICE = "device", "auto"
 
 

@@ -112,7 +112,7 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         config = resources.with_pooled_policies(resolved.config, device)
         check_with_spec(config, spec)
         check_files(config, resumed=resolved.resumed)
-        if config.run.callback:
+        if config.run.callback:  # refused before the network is looked at; made once a budget is known to be left
             load_callback(config.run.callback)
         sizes = resources.sizes_of(config, spec)
         available_mb = resources.check_memory(config, sizes)

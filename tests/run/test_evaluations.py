@@ -11,6 +11,7 @@ from appo.algorithms.messages import (
     EvaluationFinished,
     EvaluationVideoSaved,
     Ready,
+    WorkerLost,
     WorkerQuarantined,
     WorkerReady,
 )
@@ -21,6 +22,7 @@ from appo.algorithms.workers.evaluation_worker import EvaluationWorker
 from tests.reporting.reporting_cases import Clock
 
 CUT_OFF = EvaluationCutOff(0, 7, 3, 6.0)
+LOST = WorkerLost("evaluation", 0, "running", "killed by SIGKILL")
 
 
 def finished(policy):
@@ -37,7 +39,10 @@ def said(caplog, monkeypatch, *reports, every=4.0, video=0.0, policies=1, metric
     unused: Any = None
     controller = Evaluations(context)
     for report in reports:
-        controller.note(report)
+        if isinstance(report, float):
+            clock.now += report
+        else:
+            controller.note(report)
     clock.now += lasts
     assert not controller.due(unused)
     with caplog.at_level("INFO"):
@@ -60,9 +65,10 @@ def test_one_that_was_cut_off_is_told_with_what_is_missing_for_it(caplog, monkey
     ("reports", "lasts", "why"),
     [
         ([Ready("actor-00")], 30.0, "its environments were still being built"),
-        ([Ready("evaluation")], 3.0, "the run ended after 3 s, the first was due after 4"),
+        ([Ready("evaluation")], 3.0, "the run ended 3 s after its process was ready; one was due after 4"),
         ([Ready("evaluation")], 30.0, "the run ended before"),
-        ([Ready("evaluation"), WorkerReady("evaluation", 1, 0.5)], 3.0, "the run ended after 3 s"),
+        ([Ready("evaluation"), 30.0, WorkerReady("evaluation", 1, 0.5)], 3.0, "the run ended 3 s after"),
+        ([Ready("evaluation"), LOST], 30.0, "its environments were still being built"),
         ([WorkerQuarantined("evaluation", "4 times")], 30.0, "its process failed again and again; see log/evaluation"),
         ([WorkerQuarantined("actor-00", "4 times"), CUT_OFF], 30.0, "3 of 5 episodes were played"),
     ],

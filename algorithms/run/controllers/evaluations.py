@@ -13,6 +13,7 @@ from appo.algorithms.messages import (
     EvaluationVideoSaved,
     Ready,
     Report,
+    WorkerLost,
     WorkerQuarantined,
     WorkerReady,
 )
@@ -47,7 +48,9 @@ class Evaluations(Controller):
         elif isinstance(report, EvaluationCutOff):
             self._cut_off = report
         elif isinstance(report, Ready | WorkerReady) and report.worker == _NAME:
-            self._ready_at = self._ready_at or time.monotonic()
+            self._ready_at = time.monotonic()
+        elif isinstance(report, WorkerLost) and report.worker == _NAME:
+            self._ready_at = None  # its successor begins anew
         elif isinstance(report, WorkerQuarantined) and report.worker == _NAME:
             self._has_failed = True
 
@@ -87,7 +90,8 @@ class Evaluations(Controller):
             return "its environments were still being built when the run ended"
         waited = time.monotonic() - self._ready_at
         if waited < options.eval_every_sec:
-            return f"the run ended after {waited:.0f} s, the first was due after {options.eval_every_sec:g}"
+            due = f"one was due after {options.eval_every_sec:g}"
+            return f"the run ended {waited:.0f} s after its process was ready; {due}"
         return "the run ended before the first one began"
 
     def _remedy(self) -> str:
