@@ -235,27 +235,51 @@ class ValueCheck:
         # Bytes are searched in a tenth of the time that numpy takes to ask whether all are true.
         return not self._has_mask or b"\0" not in _has_choice(out).tobytes() or not _without_choice(out).any()
 
+    def finals_pass(self, out: StepArrays) -> bool:
+        """Every number of the last observations of truncated episodes is finite; from others nothing follows."""
+        if out.final_observations is None or not self._zeros or b"\1" not in out.truncated.tobytes():
+            return True
+        return not self._has_bad_final(out).any()
+
+    def _has_bad_final(self, out: StepArrays) -> np.ndarray:
+        is_bad = np.zeros(len(out.rewards), np.bool_)
+        if out.final_observations is not None:
+            for name, _ in self._zeros:
+                is_bad |= ~np.isfinite(out.final_observations[name].reshape(len(is_bad), -1)).all(axis=1)
+        return is_bad & (out.truncated == 1)
+
     def bad_rows(self, out: StepArrays) -> list[int]:
         """Agent rows of which a number is not finite, or that have no choice."""
-        is_bad = ~np.isfinite(out.rewards)
+        is_bad = ~np.isfinite(out.rewards) | self._has_bad_final(out)
         for name, _ in self._zeros:
             is_bad |= ~np.isfinite(out.observations[name].reshape(len(is_bad), -1)).all(axis=1)
         if self._has_mask:
             is_bad |= _without_choice(out)
         return [int(row) for row in np.flatnonzero(is_bad)]
 
-    def misfit(self, out: StepArrays, rows: slice, *, with_rewards: bool = True) -> MisfitError | None:
-        """The first thing wrong with these rows, as an error to be raised."""
-        columns = [("reward", out.rewards)] if with_rewards else []
-        columns += [(name, out.observations[name]) for name, _ in self._zeros]
-        for name, array in columns:
-            numbers = array[rows]
-            is_bad = ~np.isfinite(numbers)
-            if is_bad.any():
-                return MisfitError(name, "finite", f"{numbers[is_bad][0]} in {is_bad.sum()} of {is_bad.size} numbers")
+    def step_misfit(self, out: StepArrays, rows: slice) -> MisfitError | None:
+        """The first thing wrong with what these rows say of a step that was made, as an error to be raised."""
+        numbers = [("reward", out.rewards[rows])]
+        if out.final_observations is not None:
+            ended = out.truncated[rows] == 1
+            numbers += [(name, out.final_observations[name][rows][ended]) for name, _ in self._zeros]
+        return _first_misfit(numbers)
+
+    def misfit(self, out: StepArrays, rows: slice) -> MisfitError | None:
+        """The first thing wrong with what these rows observe, as an error to be raised."""
+        if (found := _first_misfit((name, out.observations[name][rows]) for name, _ in self._zeros)) is not None:
+            return found
         if self._has_mask and _without_choice(out)[rows].any():
             return MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
         return None
+
+
+def _first_misfit(named: Iterable[tuple[str, np.ndarray]]) -> MisfitError | None:
+    for name, numbers in named:
+        is_bad = ~np.isfinite(numbers)
+        if is_bad.any():
+            return MisfitError(name, "finite", f"{numbers[is_bad][0]} in {is_bad.sum()} of {is_bad.size} numbers")
+    return None
 
 
 def _has_choice(out: StepArrays) -> np.ndarray:

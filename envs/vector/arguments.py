@@ -17,9 +17,11 @@ def checked_env_ids(env_ids: Any, num_envs: int) -> NDArray[np.int64]:
     Raises:
         ValueError: there is no such environment, or one is named twice.
     """
-    envs = np.asarray(env_ids, np.int64)
-    if envs.ndim != 1 or not len(envs) or envs.min() < 0 or envs.max() >= num_envs:
-        raise ValueError(f"env_ids should be numbers from 0 to {num_envs - 1}, each once: {env_ids}")
+    given = np.asarray(env_ids)
+    if given.dtype.kind not in "iu" or given.ndim != 1 or not len(given) or given.min() < 0 or given.max() >= num_envs:
+        hint = "; numpy.flatnonzero gives those of a mask" if given.dtype.kind == "b" else ""
+        raise ValueError(f"env_ids should be numbers from 0 to {num_envs - 1}, each once: {env_ids}{hint}")
+    envs = given.astype(np.int64, copy=False)
     if len(envs) > 1 and not (envs[1:] > envs[:-1]).all() and len(set(envs.tolist())) < len(envs):
         raise ValueError(f"env_ids names an environment twice: {env_ids}")
     return envs

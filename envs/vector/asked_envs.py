@@ -37,8 +37,8 @@ class AskedEnvs(ABC):
     """Each environment can be asked without the others."""
     rows: SharedRows
     ended: list[int] | None = None
-    """Rows in which the last step of all ended an episode by termination and began the next one, where it said nothing
-    else beside observations and rewards; None: that is not known."""
+    """Rows in which the last step of all ended an episode by termination and began the next one, where nothing was said
+    but this, observations and rewards; [] is an ordinary step. None: that is not known."""
 
     def __init__(self, num_envs: int) -> None:
         """Of which none has been asked for anything."""
@@ -85,16 +85,25 @@ class AskedEnvs(ABC):
             return None
         self._pending[envs] = True
         self._pending[failed] = False
+        self.take_infos(np.array([failed]))  # of a result that nobody will see
         return self._failures.pop(failed)
 
-    def forget(self, envs: NDArray[np.int64]) -> None:
-        """Take the results of those of these environments that have finished out of the list, whatever they are."""
+    def forget(self, envs: NDArray[np.int64]) -> list[int]:
+        """Take the results of those of these environments that have finished out of the list, whatever they are.
+
+        Returns:
+            Those that had not failed.
+        """
         envs = envs[self.rows.done[envs] >= self.rows.asked[envs]]
         self._pending[envs] = False
         self.take_infos(envs)
+        sound = []
         for env in envs.tolist():
-            if (failure := self._failures.pop(env, None)) is not None:
+            if (failure := self._failures.pop(env, None)) is None:
+                sound.append(env)
+            else:
                 log.warning("environment %d failed, too: %s", env, failure.message)
+        return sound
 
     @abstractmethod
     def ask(self, envs: NDArray[np.int64], command: int) -> None:

@@ -78,7 +78,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """End every process."""
-        self.env.close(float(kwargs.get("timeout") or 10.0))
+        timeout = kwargs.get("timeout")
+        self.env.close(10.0 if timeout is None else float(timeout))
 
     def _infos(self, batch: StepBatch) -> dict[str, Any]:
         infos: dict[str, Any] = {}

@@ -39,7 +39,7 @@ class LocalEnvs(AskedEnvs):
         self._is_serial = isinstance(batch, SerialVecEnv)
         self.rows = map_rows(None, self.spec, self.num_envs, 1, keeps_final=True)
         if isinstance(batch, SerialVecEnv):
-            batch.be_only_writer(self.rows.flags)
+            batch.be_only_writer(self.rows.steps, self.rows.flags)
         self._step_clock = self.rows.clocks[0, STEP]
         self._seeds: dict[int, int | None] = {}
         self._options: dict[int, dict[str, Any] | None] = {}

@@ -133,7 +133,7 @@ class VectorEnvAdapter:
         out.active.fill(1)
         self._read_state(infos, out, "reset")
         if self._faults is not None:
-            self._check_values(out, "reset", with_rewards=False)
+            self._check_values(out, "reset")
 
     def prepare_reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
         """Say how the next reset is done; without seeds, random numbers go on where they stand.
@@ -160,9 +160,11 @@ class VectorEnvAdapter:
     def _failure(self, phase: str, error: BaseException, row: int = 0) -> EnvError:
         return error if isinstance(error, EnvError) else failure(row, phase, error, self._contexts[row])
 
-    def _check_values(self, out: StepArrays, phase: str, *, with_rewards: bool = True) -> None:
+    def _check_values(self, out: StepArrays, phase: str) -> None:
         for row in range(self.num_envs):
-            misfit = self._values.misfit(out, slice(row, row + 1), with_rewards=with_rewards)
+            rows = slice(row, row + 1)
+            misfit = self._values.step_misfit(out, rows) if phase == "step" else None
+            misfit = misfit or self._values.misfit(out, rows)
             if misfit is not None:
                 raise self._failure(phase, misfit, row) from misfit
 
@@ -244,7 +246,7 @@ class VectorEnvAdapter:
         if terminated.any():
             for array in out.observations.values():
                 array[terminated] = 0  # nothing follows from it, so nothing is owed to it either
-        if self._faults is not None and not self._values.passes(out):
+        if self._faults is not None and not (self._values.passes(out) and self._values.finals_pass(out)):
             self._check_values(out, "step")
         return self._row_infos(infos, starts)
 

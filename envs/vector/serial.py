@@ -33,7 +33,6 @@ from appo.envs.api import (
     EnvContext,
     EnvError,
     EnvSpec,
-    MisfitError,
     StepArrays,
     TrainingProgressListener,
 )
@@ -100,22 +99,25 @@ class SerialVecEnv:
         self._faults, self._build, self._values = faults, build, ValueCheck(self.spec, self.num_envs)
         self._contexts = list(contexts)
         self._num_steps = 0
-        self._own_flags: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None  # and their values in ordinary steps
+        self._own: StepArrays | None = None  # into which nobody else writes
+        self._own_flags = self._ordinary_flags = np.empty(0, np.uint8)  # theirs, and what these are in ordinary steps
         self.ended: list[int] | None = None
         """Rows in which the last step of all ended an episode by termination and began the next one, where no step, end
-        or beginning said anything else. None: that is not known, as without `be_only_writer`."""
+        or beginning said anything else; [] is an ordinary step. None: that is not known, as with arrays that
+        `be_only_writer` has not heard of."""
         self._seen: tuple[StepArrays | None, list[np.ndarray], list[np.ndarray] | None] = (None, [], None)
         self._streaks = [FailureStreak() for _ in contexts]
 
-    def be_only_writer(self, flags: NDArray[np.uint8]) -> None:
-        """Be given the same arrays in every step, into which nobody else writes: values that they have stay unwritten.
+    def be_only_writer(self, steps: StepArrays, flags: NDArray[np.uint8]) -> None:
+        """Know arrays into which nobody else writes: values that they have stay unwritten.
 
         Args:
-            flags: [FLAGS, E] those of these arrays, as one block, see `shared_rows.SharedRows`.
+            steps: the arrays.
+            flags: [FLAGS, E] theirs, as one block, see `shared_rows.SharedRows`.
         """
-        ordinary = np.zeros_like(flags)
-        ordinary[FLAGS.index("active")] = 1
-        self._own_flags = flags, ordinary
+        self._own, self._own_flags, self._ordinary_flags = steps, flags, np.zeros_like(flags)
+        self._ordinary_flags[FLAGS.index("active")] = 1
+        self.ended = None
 
     @property
     def envs(self) -> list[Any]:
@@ -135,12 +137,11 @@ class SerialVecEnv:
 
     def step(self, actions: np.ndarray, out: StepArrays) -> dict[int, dict[str, Any]]:
         """Step every row once, see `BatchEnv`."""
-        if self._own_flags is None:
+        if out is not self._own:
             fill_common_case(out)
         elif self.ended != []:
-            flags, ordinary = self._own_flags
-            flags[:] = ordinary  # with the frames less than half the time of `fill_common_case`
-            if self.ended is None:
+            self._own_flags[:] = self._ordinary_flags  # less than half the time of `fill_common_case`
+            if self.ended is None:  # otherwise every frame count is 1 already
                 out.frames.fill(1)
         self.ended = ended = None
         target = self._target(out)
@@ -149,14 +150,18 @@ class SerialVecEnv:
             ended = self._step_plain(actions, target)
         else:
             self._step_all(iter(zip(self._slots, self._per_env(actions), strict=True)), target)
-        if self._faults is not None and not self._values.passes(out):
+        if self._faults is not None and not self._all_pass(out, ended):
             ended = None
             agents = self.spec.agents_per_env
             for index in sorted({row // agents for row in self._values.bad_rows(out)}):
                 self._check_values(index, index * agents, target)
-        if self._own_flags is not None:
+        if out is self._own:
             self.ended = ended
         return target.infos
+
+    def _all_pass(self, out: StepArrays, ended: list[int] | None) -> bool:
+        """Every number that is looked at is finite; `ended`: not None where it is known that nothing was truncated."""
+        return self._values.passes(out) and (ended is not None or self._values.finals_pass(out))
 
     def _target(self, out: StepArrays) -> Target:
         """Where a step goes; a caller with arrays of its own gives the same ones each time."""
@@ -184,7 +189,7 @@ class SerialVecEnv:
         self._num_steps += 1
         chosen = self._per_env(actions[self._rows_of_envs(indices)])
         self._step_all(iter(zip([self._slots[index] for index in indices], chosen, strict=True)), target)
-        if self._faults is not None and not self._values.passes(out):
+        if self._faults is not None and not self._all_pass(out, None):
             for index in sorted({row // agents for row in self._values.bad_rows(out)} & set(indices)):
                 self._check_values(index, index * agents, target)
         return target.infos
@@ -286,11 +291,17 @@ class SerialVecEnv:
         except FAILURES as error:
             self._recover(index, first_row, error, target)
         if self._faults is not None:
-            self._check_values(index, first_row, target, with_rewards=False)
+            self._check_observations(index, first_row, target)
 
-    def _check_values(self, index: int, first_row: int, target: Target, *, with_rewards: bool = True) -> None:
-        rows = self._rows(first_row)
-        misfit = self._values.misfit(target.out, rows, with_rewards=with_rewards)
+    def _check_values(self, index: int, first_row: int, target: Target) -> None:
+        misfit = self._values.step_misfit(target.out, self._rows(first_row))
+        if misfit is None:
+            self._check_observations(index, first_row, target)
+        else:  # whatever has begun since
+            self._recover(index, first_row, failure(index, "step", misfit, self._contexts[index]), target)
+
+    def _check_observations(self, index: int, first_row: int, target: Target) -> None:
+        misfit = self._values.misfit(target.out, self._rows(first_row))
         if misfit is not None:
             self._recover(index, first_row, misfit, target)
 
@@ -323,7 +334,7 @@ class SerialVecEnv:
                 self._rebuild(index)
             target.out.is_last[rows], target.out.active[rows] = 0, 1
             self._adapters[index].start(first_row, target)
-            misfit = self._values.misfit(target.out, rows, with_rewards=False)
+            misfit = self._values.misfit(target.out, rows)
         except FAILURES as error:
             return self._failure(index, error, target)
         return None if misfit is None else self._failure(index, misfit, target)
@@ -331,9 +342,8 @@ class SerialVecEnv:
     def _failure(self, index: int, error: BaseException, target: Target) -> EnvError:
         if isinstance(error, EnvError):
             return error
-        began_episode = self._adapters[index].latest_start is target
-        is_reset = began_episode and not (isinstance(error, MisfitError) and error.key == "reward")
-        return failure(index, "reset" if is_reset else "step", error, self._contexts[index])
+        phase = "reset" if self._adapters[index].latest_start is target else "step"
+        return failure(index, phase, error, self._contexts[index])
 
     def _rebuild(self, index: int) -> None:
         """Replace one environment by a new one, which is told what the old one was told."""

@@ -78,7 +78,8 @@ class VecEnv:
         self._is_in_order = all(array.flags.c_contiguous for array in envs.rows.steps.observations.values())
         self._ordinary_step = ordinary_step(self.num_envs, self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
-        self._has_begun = False
+        self._was_reset = np.zeros(self.num_envs, np.bool_)
+        self._were_all_reset = False
         self._is_at_rest = False  # open, begun, and nothing is under way; False: that is not known
         self._left = np.full(self.num_envs, -1, np.int64)  # the last commands when a step of all failed
         self._params: dict[int, dict[str, Any]] = {}
@@ -171,8 +172,13 @@ class VecEnv:
         self._require_open()
         self._is_at_rest = False
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
-        if not self._has_begun:
-            raise NotStepping("call reset or async_reset before the first step")
+        if not self._were_all_reset and not self._was_reset[envs].all():
+            never = (
+                ""
+                if not self._was_reset.any()
+                else (f"environments {in_words(envs[~self._was_reset[envs]].tolist())} were never reset: ")
+            )
+            raise NotStepping(f"{never}call reset or async_reset before the first step")
         if self._envs.num_pending and self._envs.is_pending(envs).any():
             self._drop_left(envs)
         if not self._envs.steps_apart and len(envs) < self.num_envs:
@@ -187,7 +193,12 @@ class VecEnv:
             AlreadyStepping: some do not wait because of that, or have not finished.
         """
         self._envs.require_alive(envs)
-        self._envs.forget(envs[self._envs.is_pending(envs) & (self._envs.rows.asked[envs] == self._left[envs])])
+        left = envs[self._envs.is_pending(envs) & (self._envs.rows.asked[envs] == self._left[envs])]
+        if sound := self._envs.forget(left):
+            dropped = np.sort(sound)
+            is_first = self._envs.rows.steps.is_first[rows_of_envs(dropped, self.num_agents)]
+            begins = np.asarray(is_first.reshape(-1, self.num_agents).all(axis=1))
+            self._count_episodes(dropped, begins)  # though nobody has seen where these episodes began
         if (is_pending := self._envs.is_pending(envs)).any():
             raise AlreadyStepping(
                 f"environments {in_words(envs[is_pending].tolist())} have not finished: receive their results first"
@@ -198,7 +209,7 @@ class VecEnv:
 
         Args:
             min_envs: how many; None: `batch_size`. As many as are under way, if these are fewer.
-            timeout: seconds; None: as long as it takes.
+            timeout: seconds; None: as long as it takes, as always without processes, where all of it is done now.
 
         Raises:
             NotStepping: nothing is under way.
@@ -301,6 +312,8 @@ class VecEnv:
 
     def close(self, timeout: float = 10.0) -> CloseReport:
         """Close every environment and end every process, at the latest after `timeout` and two seconds.
+
+        Environments of this process cannot be hurried: they take the time that they take.
 
         Raises:
             ValueError: the timeout is below 0.
@@ -454,7 +467,8 @@ class VecEnv:
     ) -> None:
         if seeds is not None or options is not None:
             self._envs.prepare_reset(envs.tolist(), seeds or [None] * len(envs), options)
-        self._has_begun, self._is_at_rest = True, False
+        self._was_reset[envs] = True
+        self._were_all_reset, self._is_at_rest = bool(self._was_reset.all()), False
         self._envs.ask(envs, RESET)
 
     def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None] | None:

@@ -349,7 +349,7 @@ def test_parameters_that_cannot_be_set_again_are_told_as_such(monkeypatch):
 def test_a_step_with_bad_data_was_not_ordinary():
     batch = Batch({(0, 3): NAN}).reset()
     rows = map_rows(None, batch.vec.spec, num_envs=3, num_processes=1, keeps_final=False)
-    batch.vec.be_only_writer(rows.flags)
+    batch.vec.be_only_writer(rows.steps, rows.flags)
     actions = np.zeros((3, 1), np.float32)
     batch.vec.step(actions, rows.steps)
     assert batch.vec.ended == [], "otherwise this test would prove nothing"
@@ -357,6 +357,19 @@ def test_a_step_with_bad_data_was_not_ordinary():
     with pytest.raises(BadEnvDataError):
         batch.vec.step(actions, rows.steps)
     assert batch.vec.ended is None
+
+
+def test_only_the_arrays_that_it_alone_writes_are_taken_to_hold_what_was_written():
+    batch = Batch({}).reset()
+    rows, actions = map_rows(None, batch.vec.spec, num_envs=3, num_processes=1, keeps_final=False), np.zeros((3, 1))
+    batch.vec.be_only_writer(rows.steps, rows.flags)
+    batch.vec.step(actions, rows.steps)
+    assert batch.vec.ended == []
+    others = step_arrays(batch.vec.spec, 3)
+    batch.vec.reset(others)
+    batch.vec.step(actions, others)
+    assert not others.is_first.any() and others.active.all() and (others.frames == 1).all()
+    assert batch.vec.ended is None, "of the last step, which went elsewhere, nothing is known"
 
 
 BAD = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from appo.envs.faults import Restarts
-from appo.envs.vector.errors import EnvTimeout, EnvWorkerDied, EnvWorkerError
+from appo.envs.vector.errors import EnvTimeout, EnvWorkerDied, EnvWorkerError, NotStepping
 from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.step_batch import KIND_RESTARTED
 from tests.envs.vector.vec_env_cases import Echo, descendants
@@ -137,3 +137,87 @@ def test_final_observations_are_those_of_rows_whose_episode_ended_and_infos_go_b
         assert batch.env_ids[ended].tolist() == [3]
         assert batch.final_obs["obs"][ended].tolist() == [[3, 0, 1, 2, 9]]
         assert batch.infos == {1: {"episode_extra_stats": {"steps": 2}}}, "row 1, which is environment 3"
+
+
+class BeginsOnce(Echo):
+    """Its second reset raises, the third does not."""
+
+    def reset(self, *, seed=None, options=None):
+        if self.resets == 1:
+            self.resets += 1
+            raise ValueError("there is no second time")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("where", [{"backend": "serial"}, {"num_workers": 2, **FORKED}])
+def test_what_a_lost_result_told_is_lost_with_it(where):
+    make: Any = [functools.partial(Echo, length=9), functools.partial(BeginsOnce, length=2)]
+    with make_vec_env(make, **where) as env:
+        env.reset()
+        env.step([1, 1])
+        with pytest.raises(EnvWorkerError, match="no second time"):
+            env.step([2, 2])  # ends an episode, whose statistics were told
+        env.reset_envs([1])
+        assert env.recv(2).infos == {}
+        assert env.step([3, 3]).infos == {}
+
+
+@pytest.mark.parametrize("where", [{"backend": "serial"}, {"num_workers": 2, **FORKED}])
+def test_episodes_that_begin_in_results_that_nobody_sees_are_counted(where):
+    make: Any = [functools.partial(Echo, length=1), functools.partial(Echo, script={(0, 1): "raise"})]
+    with make_vec_env(make, **where) as env:
+        env.reset()
+        with pytest.raises(EnvWorkerError):
+            env.step([1, 1])
+        assert env.step([2, 2]).episode_id.tolist() == [2, 0]
+    with make_vec_env([functools.partial(Echo, length=9), BeginsOnce], **where) as env:
+        env.reset()
+        with pytest.raises(EnvWorkerError):
+            env.reset()
+        assert env.step([1, 1]).episode_id[0] == 1
+
+
+@pytest.mark.parametrize("where", [{"backend": "serial"}, {"num_workers": 3, **FORKED}])
+def test_environments_that_were_never_reset_are_named(where):
+    with make_vec_env(Echo, 3, **where) as env:
+        env.reset_envs([1])
+        env.recv(1)
+        env.send([5], [1])
+        assert env.recv(1).rewards.tolist() == [5]
+        with pytest.raises(NotStepping, match=r"^environments 0, 2 were never reset: call reset"):
+            env.step([5, 5, 5])
+        with pytest.raises(NotStepping, match=r"^environments 2 were never reset"):
+            env.send([5, 5], [1, 2])
+        env.reset_envs([0, 2])
+        env.recv(3)
+        assert env.step([5, 6, 7]).episode_id.tolist() == [0, 0, 0]
+
+
+class EndsBadly(Echo):
+    """The last observation of every episode is not finite."""
+
+    def step(self, action):
+        observation, *others = super().step(action)
+        if others[1] or others[2]:
+            observation[0] = np.nan
+        return observation, *others
+
+
+@pytest.mark.parametrize("where", [{"backend": "serial"}, {"num_workers": 2, **FORKED}])
+def test_last_observations_are_looked_at_where_the_episode_was_truncated(where):
+    ends_at_2 = functools.partial(EndsBadly, length=2, truncates=True)
+    make: Any = [functools.partial(Echo, length=3, truncates=True), ends_at_2]
+    with make_vec_env(make, restarts=Restarts("restart", -1, -1), **where) as env:
+        env.reset()
+        env.step([1, 1])
+        batch = env.step([2, 2])
+        assert batch.kind.tolist() == [0, KIND_RESTARTED] and not batch.truncated.any() and batch.infos == {}
+        assert env.step([3, 3]).truncated.tolist() == [True, False]
+    with make_vec_env(make, **where) as env:
+        env.reset()
+        env.step([1, 1])
+        with pytest.raises(EnvWorkerError, match=r"failed in step.*'obs' should be finite, but is nan in 1 of 5"):
+            env.step([2, 2])
+    with make_vec_env(functools.partial(EndsBadly, length=1), 1, **where | {"num_workers": None}) as env:
+        env.reset()
+        assert env.step([1]).terminated.all(), "nothing follows from that observation"

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 from typing import Any
 
 import gymnasium
@@ -172,3 +173,21 @@ def test_what_cannot_be_compared_is_not_the_same():
     assert are_same(one, one) and not are_same(one, Refuses())
     assert are_same({"a": [np.ones(2)]}, {"a": [np.ones(2)]}) and not are_same({"a": 1}, {"b": 1})
     assert not are_same((1, np.ones(2)), (1, np.zeros(2))) and not are_same([1], [1, 2])
+
+
+@pytest.mark.parametrize("wrong", [[True, False], np.array([False, True]), [0.9], ["0"], [], [2], [-1]])
+def test_numbers_of_environments_are_whole_numbers_and_no_mask(wrong):
+    with make_vec_env(Echo, 2) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"^env_ids should be numbers from 0 to 1, each once: ") as caught:
+            env.reset_envs(wrong)
+        assert ("numpy.flatnonzero" in str(caught.value)) == (np.asarray(wrong).dtype == np.bool_)
+
+
+def test_a_gymnasium_vector_is_closed_within_the_time_that_was_given():
+    make = functools.partial(Echo, script={(0, "close"): "sleep"})
+    env = GymnasiumVectorEnv(make_vec_env(make, 1, num_workers=1, **FORKED))
+    env.reset()
+    began = time.monotonic()
+    env.close(timeout=0)
+    assert time.monotonic() - began < 5
