@@ -35,6 +35,9 @@ train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go
 
 # Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it. Tests that failed beside
 # others run once more alone: many of them give processes a time to react in, which a busy machine may not have.
+# Hundreds of short runs import the same modules: a tenth of their time goes into compiling them where that is not kept.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
 	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile --max-worker-restart=0 $(ARGS) || { test $$? -eq 1 && \
 	$(run) -m pytest -m "not slow" --last-failed --last-failed-no-failures=none $(ARGS); }
