@@ -33,11 +33,11 @@ help:  ## List these commands
 train: $(VENV)/$(needs).installed  ## Learn ENV (doom_basic, from pixels), or go on where it stopped
 	@trap : INT; $(run) train_appo.py $(train_options) || { code=$$?; test $$code -eq 130 || test $$code -eq 143 || exit $$code; }
 
-# Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it. Tests that failed beside
-# others run once more alone: many of them give processes a time to react in, which a busy machine may not have.
 # Hundreds of short runs import the same modules: a tenth of their time goes into compiling them where that is not kept.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
+# Without --max-worker-restart=0 pytest-xdist hangs when a test kills the process that runs it. Tests that failed beside
+# others run once more alone: many of them give processes a time to react in, which a busy machine may not have.
 test: $(VENV)/requirements-dev.installed  ## Run the tests that take seconds
 	$(run) -m pytest -m "not slow" -n $(JOBS) --dist=loadfile --max-worker-restart=0 $(ARGS) || { test $$? -eq 1 && \
 	$(run) -m pytest -m "not slow" --last-failed --last-failed-no-failures=none $(ARGS); }

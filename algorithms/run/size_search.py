@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 # A candidate has to be this much better than what stands: less is noise.
 WORTHWHILE = 1.04
-# A single measurement that is less better than this may be luck.
+# A gain of less than this, measured once, may be luck.
 BEYOND_LUCK = 1.25
 # Processes for environments may pay where the cores work for less than this share of the time, and each environment
 # makes fewer frames per second than this.

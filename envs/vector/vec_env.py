@@ -79,7 +79,6 @@ class VecEnv:
         self._ordinary_step = ordinary_step(self.num_envs, self.num_agents)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._was_reset = np.zeros(self.num_envs, np.bool_)
-        self._were_all_reset = False
         self._is_at_rest = False  # open, begun, and nothing is under way; False: that is not known
         self._left = np.full(self.num_envs, -1, np.int64)  # the last commands when a step of all failed
         self._params: dict[int, dict[str, Any]] = {}
@@ -172,13 +171,9 @@ class VecEnv:
         self._require_open()
         self._is_at_rest = False
         envs = self._all if env_ids is None else self._checked_ids(env_ids)
-        if not self._were_all_reset and not self._was_reset[envs].all():
-            never = (
-                ""
-                if not self._was_reset.any()
-                else (f"environments {in_words(envs[~self._was_reset[envs]].tolist())} were never reset: ")
-            )
-            raise NotStepping(f"{never}call reset or async_reset before the first step")
+        if not self._was_reset.all() and len(missing := envs[~self._was_reset[envs]]):
+            named = f"environments {in_words(missing.tolist())} were never reset: " if self._was_reset.any() else ""
+            raise NotStepping(f"{named}call reset or async_reset before the first step")
         if self._envs.num_pending and self._envs.is_pending(envs).any():
             self._drop_left(envs)
         if not self._envs.steps_apart and len(envs) < self.num_envs:
@@ -383,21 +378,17 @@ class VecEnv:
         """
         (code, begins, active, never, frames, kind), ended = self._ordinary_step, self._envs.ended
         steps, finals = self._envs.rows.steps, {}
-        if ended:  # what the flags say is known without a look at them
-            begins, self._episodes = never.copy(), self._episodes.copy()
-            for row in ended:
-                begins[row] = True
-                self._episodes[row] += 1
-            begins.flags.writeable = self._episodes.flags.writeable = False
-            finals = self._copied(steps.final_observations or {})
-        elif ended is None:
+        if ended is None:
             told, frames = self._envs.rows.flags.tobytes(), steps.frames.copy()
-            if told != code:
-                if (ends := ends_alone(told, self._ordinary_step)) is None:
-                    return None
-                begins = ends
-                finals = self._copied(steps.final_observations or {})
+            ends = never if told == code else ends_alone(told, self._ordinary_step)
+            if ends is None:
+                return None
+            if (begins := ends) is not never:
                 self._count_episodes(self._all, begins)
+        elif ended:  # what the flags say is known without a look at them
+            begins = self._count_begun(ended)
+        if begins is not never:
+            finals = self._copied(steps.final_observations or {})
         observations, rewards, episodes = self._copied(steps.observations), steps.rewards.copy(), self._episodes
         return StepBatch(
             self._all, observations, rewards, begins, never, finals, infos, begins, active, frames, episodes, kind
@@ -462,13 +453,22 @@ class VecEnv:
             self._episodes[envs] += begins
         self._episodes.setflags(write=False)
 
+    def _count_begun(self, envs: list[int]) -> NDArray[np.bool_]:
+        """Count an episode that has begun in each of these few: [N] where. `_count_episodes` takes longer."""
+        begins, self._episodes = self._ordinary_step.is_first.copy(), self._episodes.copy()
+        for env in envs:
+            begins[env] = True
+            self._episodes[env] += 1
+        begins.flags.writeable = self._episodes.flags.writeable = False
+        return begins
+
     def _ask_reset(
         self, envs: NDArray[np.int64], seeds: list[int | None] | None, options: dict[str, Any] | None
     ) -> None:
         if seeds is not None or options is not None:
             self._envs.prepare_reset(envs.tolist(), seeds or [None] * len(envs), options)
         self._was_reset[envs] = True
-        self._were_all_reset, self._is_at_rest = bool(self._was_reset.all()), False
+        self._is_at_rest = False
         self._envs.ask(envs, RESET)
 
     def _seeds(self, envs: NDArray[np.int64], seed: Any) -> list[int | None] | None:
