@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -13,6 +14,8 @@ from appo.envs.api import BadEnvDataError, Decorrelation, EnvContext, EnvError
 from appo.envs.families.classic import ClassicOptions
 from appo.envs.faults import FaultPolicy
 from appo.envs.registry import make_batch_env
+from appo.envs.vector.errors import EnvWorkerError
+from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.native import VectorEnvAdapter
 from appo.envs.vector.serial import SerialVecEnv
 from appo.utils.options import ConfigError
@@ -370,3 +373,27 @@ def test_environments_that_never_begin_soundly_are_given_up():
     with pytest.raises(EnvError, match="failed in reset 4 times in a row") as caught:
         play(batch, 0)
     assert caught.value.in_a_row == 4 and failures == [True] * 3
+
+
+def test_a_last_observation_that_is_not_finite_fails_where_the_episode_was_truncated():
+    class EndsBadly(gymnasium.Env):
+        observation_space = spaces.Box(-9, 9, (2,), np.float32)
+        action_space = spaces.Discrete(2)
+        action_mask_in_info = False
+
+        def reset(self, *, seed=None, options=None):
+            self.steps = 0
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            return np.full(2, np.nan if self.steps == 2 else 1.0, np.float32), 0.0, False, self.steps == 2, {}
+
+    def make():
+        return SyncVectorEnv([EndsBadly, EndsBadly])
+
+    with make_vec_env(make, 2, backend="native") as env:
+        env.reset()
+        env.step([0, 0])
+        with pytest.raises(EnvWorkerError, match=r"failed in step.*'obs' should be finite"):
+            env.step([0, 0])
