@@ -102,7 +102,7 @@ class Gradients:
             try:
                 return self._replay(data, chosen, config, auxiliary, on_part)
             except CannotBeCapturedError as error:
-                log.warning("%s: gradients are computed without CUDA graphs, as by --cuda_graphs=False", error)
+                log.warning("%s: gradients are computed without CUDA graphs, as by --cuda_graphs=False", str(error))
                 self._uses_cuda_graphs, self._captured, self._data = False, None, None
                 self.forget()
         return self._compute(minibatch_of(data, chosen), config, auxiliary, with_kl=with_kl, on_part=on_part)

@@ -43,7 +43,7 @@ from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
 from appo.algorithms.workers.jobs import ActorJob, RunPlan
 from appo.algorithms.workers.learner_core import LearnerCore, TrainingDiverged
 from appo.algorithms.workers.opponents_core import OpponentsCore
-from appo.algorithms.workers.placement import place_torch_worker
+from appo.algorithms.workers.placement import place_learner
 from appo.algorithms.workers.policy_core import PolicyCore
 from appo.algorithms.workers.process_launcher import RunFailed
 from appo.algorithms.workers.roster import ACTOR, KINDS, LEARNER, OPPONENT_WORKER, POLICY_WORKER, WorkerId
@@ -59,7 +59,7 @@ class SerialWorkerPool:
 
     def __init__(self, plan: RunPlan, shared: SharedResources) -> None:
         """Builds everything; the first `poll` restores and resets."""
-        torch.set_num_threads(place_torch_worker(plan.workers.learner_threads, 1, 0, plan.device).threads)
+        torch.set_num_threads(place_learner(plan.workers.learner_threads, 1, 0, plan.device).threads)
         self._arrays = shared.arrays
         self._reports: list[Report] = []
         self._is_sampling = True

@@ -107,13 +107,14 @@ class WorkersConfig:
     )
     policy_worker_threads: int = option(
         0,
-        "Threads that torch uses in each policy worker. 0: chosen from the number of cores; 1 beside a GPU",
+        "Threads that torch uses in each policy worker. 0: one, which is fastest unless networks and batches are large",
         minimum=0,
         maximum=1024,
     )
     learner_threads: int = option(
         0,
-        "Threads that torch uses in each learner. 0: chosen from the number of cores; 1 beside a GPU",
+        "Threads that torch uses in each learner. 0: up to half of the cores, as many as make its iterations faster, "
+        "which it tries as it begins to learn; one beside a GPU",
         minimum=0,
         maximum=1024,
     )

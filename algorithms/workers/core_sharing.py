@@ -24,7 +24,7 @@ import time
 from appo.algorithms.memory.counters import PART_OF, Timer
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.workers.jobs import RunPlan
-from appo.algorithms.workers.placement import Placement, place_actor, place_torch_worker
+from appo.algorithms.workers.placement import Placement, place_actor, place_learner, place_policy_worker
 from appo.algorithms.workers.roster import ACTOR, LEARNER, POLICY_WORKER, Roster, WorkerId
 from appo.utils.processes import core_count, move_to_cores, usable_cores
 
@@ -45,8 +45,8 @@ def placements(plan: RunPlan, roster: Roster) -> dict[WorkerId, Placement]:
     workers, policies = plan.workers, plan.sampling.num_policies
     niceness, on_cpu = workers.default_niceness, plan.device == "cpu"
     servers = roster.of_kind(POLICY_WORKER)
-    learner_place = place_torch_worker(workers.learner_threads, policies, niceness, plan.device)
-    server_place = place_torch_worker(workers.policy_worker_threads, len(servers), niceness, plan.device)
+    learner_place = place_learner(workers.learner_threads, policies, niceness, plan.device)
+    server_place = place_policy_worker(workers.policy_worker_threads, niceness)
     server_places = [server_place] * len(servers)
     is_pinned = workers.set_workers_cpu_affinity and plan.env.family.has_engine
     if servers and is_pinned and plan.sampler_only and on_cpu:

@@ -16,6 +16,7 @@ from appo.algorithms.workers.jobs import LearnerJob
 from appo.algorithms.workers.learner_core import LearnerCore
 from appo.algorithms.workers.release_pacer import ReleasePacer
 from appo.algorithms.workers.roster import POLICY_WORKER
+from appo.algorithms.workers.thread_trial import ThreadTrial
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.utils.processes import keep_freed_memory
 
@@ -44,7 +45,9 @@ class LearnerWorker(Worker):
 
     def setup(self) -> None:
         """Build the network, go on from the newest checkpoint, publish the weights to begin with."""
-        torch.set_num_threads(max(1, self.start.placement.threads))
+        placement = self.start.placement
+        torch.set_num_threads(placement.threads)
+        self._trial = ThreadTrial(placement.threads) if placement.tries_fewer_threads else None
         keep_freed_memory()
         job, bells = self.job, self.bells
         weights = self.start.memory.open_weights(job.policy)
@@ -79,11 +82,14 @@ class LearnerWorker(Worker):
         staging = self._prefetcher.next(LONGEST_SLEEP_S)
         if staging is None:
             return
-        is_due = time.monotonic() >= self._next_report
+        began = time.monotonic()
+        is_due = began >= self._next_report
         try:
             report = self._core.train(staging, with_metrics=is_due)
         except _Stopped:
             return
+        if self._trial is not None:
+            self._trial.took(time.monotonic() - began)
         self._prefetcher.done(staging)
         if is_due:
             self._next_report = time.monotonic() + REPORT_EVERY_S

@@ -21,6 +21,7 @@ class Placement(NamedTuple):
     niceness: int
     gpu: int | None = None  # the only one that an actor's simulator may see
     shared_cores: tuple[int, ...] = ()  # where it runs while the learner needs the other cores; empty: as ever
+    tries_fewer_threads: bool = False  # `threads` are the most that it uses, see `thread_trial`
 
 
 def place_actor(
@@ -32,11 +33,21 @@ def place_actor(
     return Placement((cores[index % len(cores)],) if pinned else (), threads=1, niceness=niceness, gpu=gpu)
 
 
-def place_torch_worker(threads: int, sharing: int, niceness: int, device: str) -> Placement:
-    """`threads` threads, or a fair share of the cores when that is 0; `sharing` workers compute at the same time.
+def place_policy_worker(threads: int, niceness: int) -> Placement:
+    """One thread, unless more are asked for.
 
-    Beside a GPU such a worker only copies, with one thread: on 16 cores, eight that waited for each other took 5.6 of
-    them from the actors, and gathering observations took a policy worker longer than with one.
+    Batches of decisions are small: on 16 cores eight threads took 2.4 times as long as one for those of Breakout.
     """
-    fair = max(1, min(8, core_count() // (2 * max(1, sharing)))) if device == "cpu" else 1
-    return Placement((), threads or fair, niceness)
+    return Placement((), threads or 1, niceness)
+
+
+def place_learner(threads: int, sharing: int, niceness: int, device: str) -> Placement:
+    """`threads` threads, or at most a fair share of the cores when that is 0; `sharing` learners compute at one time.
+
+    Beside a GPU it only copies, with one thread: on 16 cores, eight that waited for each other in learner and policy
+    worker took 5.6 of them from the actors.
+    """
+    if threads:
+        return Placement((), threads, niceness)
+    most = max(1, min(8, core_count() // (2 * max(1, sharing)))) if device == "cpu" else 1
+    return Placement((), most, niceness, tries_fewer_threads=most > 1)

@@ -116,9 +116,19 @@ class ProcessLauncher:
 
     @contextlib.contextmanager
     def _for_servers(self) -> Iterator[None]:
-        """What a server is started with: the run's mark, and where it finds what it is to import ahead."""
-        search_path = os.pathsep.join(filter(None, [processes.import_root(), os.environ.get("PYTHONPATH")]))
-        with _in_environment(processes.MARK_VARIABLE, self.mark), _in_environment("PYTHONPATH", search_path):
+        """What a server is started with: the run's mark, where it finds what it is to import ahead, how threads wait.
+
+        Threads of torch that wait for each other sleep, if the user has not said otherwise. By default they keep their
+        cores busy, and where processes have more threads than there are cores, they wait for one that has no core.
+        """
+        variables = {
+            processes.MARK_VARIABLE: self.mark,
+            "PYTHONPATH": os.pathsep.join(filter(None, [processes.import_root(), os.environ.get("PYTHONPATH")])),
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+        }
+        with contextlib.ExitStack() as changed:
+            for name, value in variables.items():
+                changed.enter_context(_in_environment(name, value))
             yield
 
     def mark_own_children(self) -> None:

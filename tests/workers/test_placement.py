@@ -3,7 +3,7 @@
 import pytest
 
 from appo.algorithms.workers import placement
-from appo.algorithms.workers.placement import Placement, place_actor, place_torch_worker
+from appo.algorithms.workers.placement import Placement, place_actor, place_learner, place_policy_worker
 
 
 @pytest.fixture
@@ -35,12 +35,18 @@ def test_an_actor_that_is_not_pinned_runs_anywhere(cores):
     ("num_cores", "sharing", "threads"),
     [(1, 1, 1), (2, 1, 1), (4, 1, 2), (16, 1, 8), (64, 1, 8), (64, 8, 4), (2, 8, 1)],
 )
-def test_torch_workers_share_half_of_the_cores_and_take_at_most_eight(cores, num_cores, sharing, threads):
+def test_learners_share_half_of_the_cores_and_take_at_most_eight(cores, num_cores, sharing, threads):
     cores(*range(num_cores))
-    assert place_torch_worker(0, sharing, 1, "cpu") == Placement((), threads, 1)
-    assert place_torch_worker(0, sharing, 1, "cuda:0") == Placement((), 1, 1)
+    assert place_learner(0, sharing, 1, "cpu") == Placement((), threads, 1, tries_fewer_threads=threads > 1)
+    assert place_learner(0, sharing, 1, "cuda:0") == Placement((), 1, 1)
 
 
 def test_a_number_of_threads_that_was_asked_for_is_taken(cores):
     cores(0, 1)
-    assert place_torch_worker(5, 3, 0, "cpu").threads == place_torch_worker(5, 3, 0, "cuda:0").threads == 5
+    assert place_learner(5, 3, 0, "cpu") == place_learner(5, 3, 0, "cuda:0") == Placement((), 5, 0)
+    assert place_policy_worker(5, 0) == Placement((), 5, 0)
+
+
+def test_a_policy_worker_has_one_thread(cores):
+    cores(*range(16))
+    assert place_policy_worker(0, 2) == Placement((), 1, 2)
