@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 # A candidate has to be this much better than what stands: less is noise.
 WORTHWHILE = 1.04
-# A gain of less than this, measured once, may be luck: shared machines change their speed by 1.4 within a minute.
-BEYOND_LUCK = 1.5
+# A gain of less than this, measured once, may be luck. With 1.5, a gain of 1.41 was thrown away where the time was over.
+BEYOND_LUCK = 1.25
 # Processes for environments may pay where the cores work for less than this share of the time, and each environment
 # makes fewer frames per second than this.
 BUSY = 0.85
