@@ -19,6 +19,7 @@ from appo.algorithms.reporting.machine import Machine, ProcessorTime
 from appo.algorithms.run.size_search import Limits, Sizes, Tried, search, why_not_fastest
 from appo.algorithms.run.trial import Period, result_file, started, words_of
 from appo.algorithms.train_config import TrainConfig
+from appo.envs.registry import resolve
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
 from appo.utils.processes import core_count, usable_cores
@@ -65,7 +66,7 @@ def where_to_begin(config: TrainConfig, cores: int, fixed: Sequence[str] = ()) -
     sampling = config.sampling
     first = Sizes(sampling.num_workers, sampling.num_envs_per_worker, sampling.worker_num_splits, sampling.env_backend)
     most = max(first.num_envs, MOST_ITERATIONS_AT_A_TIME * config.learning.trajectories_per_iteration)
-    return first, Limits(cores, most, frozenset(fixed))
+    return first, Limits(cores, most, frozenset(fixed), resolve(config.env.env).family.has_engine)
 
 
 def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_stopped: Callable[[], bool]) -> list[str]:

@@ -59,6 +59,7 @@ class SerialWorkerPool:
 
     def __init__(self, plan: RunPlan, shared: SharedResources) -> None:
         """Builds everything; the first `poll` restores and resets."""
+        # Not tried: sums of another number of threads are rounded otherwise, and a serial run repeats itself exactly.
         torch.set_num_threads(place_learner(plan.workers.learner_threads, 1, 0, plan.device).threads)
         self._arrays = shared.arrays
         self._reports: list[Report] = []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 # A candidate has to be this much better than what stands: less is noise.
 WORTHWHILE = 1.04
-# A gain of less than this, measured once, may be luck. With 1.5, a gain of 1.41 was thrown away where the time was over.
+# A gain of less than this, measured once, may be luck.
 BEYOND_LUCK = 1.25
 # Processes for environments may pay where the cores work for less than this share of the time, and each environment
 # makes fewer frames per second than this.
@@ -52,6 +52,7 @@ class Limits(NamedTuple):
     cores: int
     most_envs: int  # of all workers
     fixed: frozenset[str] = frozenset()  # options that stay as they are
+    has_engine: bool = False  # each environment has a process of its own already
 
 
 class Direction(NamedTuple):
@@ -71,6 +72,7 @@ def search(
 
     The best of many measurements that are not exact looks better than it is: unless its gain is too large for luck, it
     is measured once more beside the first, for which time is kept, and chosen when it is the better one over both.
+    Where there is time for one measurement only, it is that of the best, and the worse of its two counts.
 
     Args:
         measure: runs a candidate.
@@ -101,7 +103,11 @@ def search(
         if tried[best].frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
             best = first
     elif is_doubtful():
-        best = first
+        once_more = measure(best) if has_time_for(1) else Tried(best, 0.0)
+        if once_more.frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
+            best = first
+        else:
+            tried[best] = _mean(tried[best], once_more)
     return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
 
 
@@ -176,7 +182,7 @@ def _other_splits(best: Sizes, limits: Limits) -> Iterator[Sizes]:
 
 
 def _processes(best: Sizes, limits: Limits) -> Iterator[Sizes]:
-    if "env_backend" not in limits.fixed and best.env_backend == "serial":
+    if "env_backend" not in limits.fixed and best.env_backend == "serial" and not limits.has_engine:
         yield best._replace(env_backend="subproc")
 
 

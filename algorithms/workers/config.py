@@ -107,14 +107,15 @@ class WorkersConfig:
     )
     policy_worker_threads: int = option(
         0,
-        "Threads that torch uses in each policy worker. 0: one, which is fastest unless networks and batches are large",
+        "Threads that torch uses in each policy worker. 0: one, or with --serial_mode those of the learner",
         minimum=0,
         maximum=1024,
     )
     learner_threads: int = option(
         0,
-        "Threads that torch uses in each learner. 0: up to half of the cores, as many as make its iterations faster, "
-        "which it tries as it begins to learn; one beside a GPU",
+        "Threads that torch uses in each learner. 0: as many as make its iterations faster, which it tries when it "
+        "begins to learn: at most 8, and half of the cores for all learners together. Beside a GPU one. With "
+        "--serial_mode that many, untried, for everything",
         minimum=0,
         maximum=1024,
     )

@@ -36,7 +36,8 @@ def place_actor(
 def place_policy_worker(threads: int, niceness: int) -> Placement:
     """One thread, unless more are asked for.
 
-    Batches of decisions are small: on 16 cores eight threads took 2.4 times as long as one for those of Breakout.
+    Batches of decisions are small: on 16 cores a policy worker of Breakout spent 0.17 of its time on their forward
+    passes with eight threads, 0.07 with one, at equally many frames per second.
     """
     return Placement((), threads or 1, niceness)
 

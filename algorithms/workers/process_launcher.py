@@ -118,8 +118,9 @@ class ProcessLauncher:
     def _for_servers(self) -> Iterator[None]:
         """What a server is started with: the run's mark, where it finds what it is to import ahead, how threads wait.
 
-        Threads of torch that wait for each other sleep, if the user has not said otherwise. By default they keep their
-        cores busy, and where processes have more threads than there are cores, they wait for one that has no core.
+        Threads that wait for each other sleep, those of torch and of every other library that uses OpenMP, if the user
+        has not said otherwise. By default they spin first, and where processes have more threads than there are cores,
+        they spin for one that has no core.
         """
         variables = {
             processes.MARK_VARIABLE: self.mark,

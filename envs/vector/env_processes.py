@@ -30,19 +30,19 @@ from appo.envs.specs import difference_in_words, exchange_the_same
 from appo.envs.vector.asked_envs import AskedEnvs, CloseReport
 from appo.envs.vector.channel import Garbled
 from appo.envs.vector.env_process import ChildJob
-from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure, in_words
+from appo.envs.vector.errors import ClosedEnvironmentError, EnvTimeout, EnvWorkerError, Failure, in_words
+from appo.envs.vector.open_requests import OpenRequests
+from appo.envs.vector.process_ends import TERMINATE_S, end_processes
 from appo.envs.vector.process_guard import KILLED_S, guarded_mark, kill_marked, send_signal
 from appo.envs.vector.process_handle import ProcessHandle, ProcessSettings, name_of, spread
 from appo.envs.vector.shared_rows import RESET, RESET_AS_TOLD, STEP, map_rows, rows_of_envs, segment_size
-from appo.envs.vector.talk import Answer, Ask, Close, Closed, Counted, Failed, Fatal, Infos, Ready, Shared
+from appo.envs.vector.talk import Answer, Ask, Closed, Counted, Failed, Fatal, Infos, Ready, Shared
 from appo.utils import processes
 from appo.utils.options import ConfigError
 from appo.utils.segment import Segment
 
 # How often limits of time are looked at while nothing happens.
 LOOK_EVERY_S = 0.1
-# From SIGTERM to SIGKILL.
-TERMINATE_S = 0.5
 # No environment is built anew more often in the life of one process: its seeds never come again.
 ATTEMPTS_PER_PROCESS = 1000
 
@@ -101,10 +101,8 @@ class EnvProcesses(AskedEnvs):
         self._told_resets: dict[int, tuple[int | None, dict[str, Any] | None]] = {}
         self._next_look = 0.0
         self._asked_at = np.zeros(num_envs)
-        self._answers: dict[int, Answer | None] = {}  # None: the process has ended
-        self._asked_of: dict[int, ProcessHandle] = {}
+        self._requests = OpenRequests()
         self._remembered: dict[tuple[str, int, str], tuple[Any, ...]] = {}  # for a successor
-        self._request = 0
         self._early: list[tuple[ProcessHandle, Ready]] = []  # ready before the first process
         self._full: set[ProcessHandle] = set()  # with messages that wait for room
         self.close_failures: list[str] = []
@@ -296,43 +294,24 @@ class EnvProcesses(AskedEnvs):
         """
         workers = self._workers_of(np.asarray(envs, np.int64))
         _require_alive(workers)
-        asked: list[tuple[int, int]] = []
+        asked: list[int] = []
         try:
             for worker in workers:
                 mine = [(env, given) for env, given in zip(envs, arguments, strict=True) if env in worker.envs]
                 for env, given in mine[:1] if per_worker else mine:
-                    self._request += 1
-                    asked.append((env, self._request))
-                    self._asked_of[self._request] = worker
-                    worker.requests.append(self._request)
-                    worker.post(Ask(self._request, what, [env - worker.envs.start], given))
-            found = self._answers_to(what, asked, self.settings.reset_timeout_s + extra_s)
+                    asked.append(self._requests.open(env, worker))
+                    self._requests.send(asked[-1], what, given)
+            limit_s = self.settings.reset_timeout_s + extra_s
+            deadline = time.monotonic() + limit_s
+            while late := self._requests.unanswered(asked):
+                if time.monotonic() > deadline:
+                    raise EnvTimeout(late, limit_s, f"{what!r}")
+                self.settings.beat()
+                self.wait(LOOK_EVERY_S)
+            found = self._requests.results(what, asked)
             return [found[env] for env in envs if env in found]
         finally:
-            for _, request in asked:
-                self._answers.pop(request, None)
-                self._asked_of.pop(request, None)
-
-    def _answers_to(self, what: str, asked: list[tuple[int, int]], limit_s: float) -> dict[int, Any]:
-        """Wait for the answers to requests, (environment, request) each: environment -> result."""
-        deadline = time.monotonic() + limit_s
-        missing = {request for _, request in asked}
-        while missing - self._answers.keys():
-            if time.monotonic() > deadline:
-                late = [env for env, request in asked if request not in self._answers]
-                raise EnvTimeout(late, limit_s, f"{what!r}")
-            self.settings.beat()
-            self.wait(LOOK_EVERY_S)
-        results = {}
-        for env, request in asked:
-            found, worker = self._answers[request], self._asked_of[request]
-            if found is None:
-                how = f"ended before it answered {what!r}; it is restarted: ask again"
-                raise EnvWorkerDied(list(worker.envs), worker.worker, None, how)
-            if found.failure is not None:
-                raise EnvWorkerError.of(found.failure, worker.worker)
-            results[env] = found.results[0]
-        return results
+            self._requests.forget(asked)
 
     def keep(self, what: str, env: int, arguments: tuple[Any, ...]) -> None:
         """See `AskedEnvs`."""
@@ -362,61 +341,27 @@ class EnvProcesses(AskedEnvs):
         _open.discard(self)
         began = time.monotonic()
         living = [worker for worker in self.workers if worker.process is not None and not worker.has_ended]
-        closed, terminated = set(), set()
         try:
-            for worker in living:
-                if worker.is_ready:
-                    worker.post(Close())
-                else:
-                    send_signal(worker.pid, signal.SIGTERM)
-            closed = self._await_ends(living, began + timeout_s)
-            for worker in living:
-                if worker.worker in closed and worker.is_ready and not worker.is_closed:
+            ends = end_processes(living, self._token, timeout_s, self._receive)
+            for worker in ends.closed:
+                if worker.is_ready and not worker.is_closed:
                     how = processes.describe_exit(worker.process.exitcode)
                     self.close_failures.append(f"the process of environments {in_words(worker.envs)} {how}")
-            rest = [worker for worker in living if worker.worker not in closed]
-            for worker in rest:
-                send_signal(worker.pid, signal.SIGTERM)
-            terminated = self._await_ends(rest, time.monotonic() + TERMINATE_S) if rest else set()
         finally:
-            killed = [worker for worker in living if worker.worker not in closed | terminated]
-            self._kill(killed)
             for worker in self.workers:
                 worker.release(self._selector)
             self._selector.close()
             if self._segment is not None:
                 self._segment.close()
                 del self.rows, self._segment  # the memory goes with the last array that shows it
-        seconds = time.monotonic() - began
-        self._report = CloseReport(len(closed), len(terminated), len(killed), seconds, self.close_failures)
+        closed, terminated, killed = (len(these) for these in ends)
+        self._report = CloseReport(closed, terminated, killed, time.monotonic() - began, self.close_failures)
         return self._report
 
     def __del__(self) -> None:
         """Processes do not outlive what would close them."""
         with contextlib.suppress(Exception):
             self.close(TERMINATE_S)
-
-    def _await_ends(self, workers: list[ProcessHandle], deadline: float) -> set[int]:
-        """Let processes end until then; the numbers of those that have."""
-        left = list(workers)
-        while left:
-            has_ended = {worker: worker.is_gone for worker in left}
-            for worker in left:
-                self._receive(worker)  # after the look, so that nothing it said before it ended is missed
-            left = [worker for worker in left if not has_ended[worker]]
-            remaining = deadline - time.monotonic()
-            if not left or remaining <= 0:
-                break
-            time.sleep(min(0.005, remaining))  # what has ended would wake a selector again and again
-        return {worker.worker for worker in workers if worker not in left}
-
-    def _kill(self, workers: list[ProcessHandle]) -> None:
-        """Kill processes and whatever they, and those that have ended before, had started."""
-        for worker in workers:
-            send_signal(worker.pid, signal.SIGKILL)
-        kill_marked(self._token)
-        for worker in workers:
-            worker.process.join(KILLED_S)
 
     def _receive(self, worker: ProcessHandle) -> None:
         if worker.process is None:
@@ -439,10 +384,7 @@ class EnvProcesses(AskedEnvs):
                 case Counted():
                     self.settings.count(message.is_bad_data)
                 case Answer() if message.request:
-                    while worker.requests and worker.requests.popleft() != message.request:
-                        pass
-                    if message.request in self._asked_of:
-                        self._answers[message.request] = message
+                    self._requests.answer(worker, message)
                 case Answer() if message.failure is not None:  # to what nobody waits for
                     self._failures[message.failure.env_id] = message.failure
                 case Garbled():
@@ -458,8 +400,7 @@ class EnvProcesses(AskedEnvs):
             send_signal(worker.pid, signal.SIGKILL)
             return
         log.warning("environments %s sent what cannot be put together here: %r", in_words(worker.envs), error)
-        if worker.requests and (request := worker.requests.popleft()) in self._asked_of:
-            self._answers[request] = Answer(request, [], failure)
+        self._requests.fail_oldest(worker, failure)
 
     def _begin(self, worker: ProcessHandle, ready: Ready) -> None:
         """Share memory with a process whose environments are built, and let it go on where the one before was.
@@ -509,9 +450,7 @@ class EnvProcesses(AskedEnvs):
         kill_marked(worker.mark)
         how = processes.describe_exit(code) if worker.late is None else f"was killed after {worker.late[1]:g} s"
         envs = worker.slice
-        for request, asked in self._asked_of.items():
-            if asked is worker:
-                self._answers.setdefault(request, None)
+        self._requests.end(worker)
         worker.forget(self._selector)
         worker.has_ended = True
         worker.end = (code, how)

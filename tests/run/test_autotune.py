@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appo.algorithms.config import fitted, resolve
-from appo.algorithms.run.autotune import show
+from appo.algorithms.run.autotune import show, where_to_begin
 from appo.algorithms.run.session import profile_environment
 from appo.algorithms.run.size_search import BUSY, Limits, Sizes, Tried, search
 from appo.train_appo import main
@@ -93,9 +93,30 @@ def test_time_is_kept_to_measure_a_gain_once_more_that_may_be_luck(number, gain,
 
     tried = searched(rate, has_time_for=lambda more: len(measured) + more <= number)
     assert len(measured) <= number
-    assert (tried[-1].sizes != FIRST) == (number >= 2 + again)
-    if tried[-1].sizes != FIRST and again:
+    assert (tried[-1].sizes != FIRST) == (number >= 2 + min(again, 1))
+    if number >= 2 + again > 2:
         assert measured[-2:] == [FIRST, Sizes(2, 8, 2)]
+
+
+@pytest.mark.parametrize(("second", "is_chosen"), [(103.0, False), (110.0, True)])
+def test_with_time_for_one_more_measurement_the_worse_of_the_best_s_two_counts(second, is_chosen):
+    best, measured = Sizes(2, 8, 2), []
+
+    def rate(sizes):
+        measured.append(sizes)
+        return 100.0 if sizes == FIRST else 120.0 if measured.count(best) < 2 else second
+
+    tried = searched(rate, has_time_for=lambda more: len(measured) + more <= 3)
+    assert measured == [FIRST, best, best]
+    assert tried[-1] == (Tried(best, (120.0 + second) / 2, 1.0) if is_chosen else Tried(FIRST, 100.0, 1.0))
+
+
+@pytest.mark.parametrize(("env", "is_tried"), [("doom_basic", False), ("synthetic_slow", True)])
+def test_environments_with_an_engine_get_no_second_process(tmp_path, env, is_tried):
+    config = resolve([f"--env={env}", f"--train_dir={tmp_path}"]).config
+    first, limits = where_to_begin(config, 2)
+    tried = searched(lambda sizes: 100.0, first, limits, busy=0.5)
+    assert any(each.sizes.env_backend == "subproc" for each in tried) == is_tried
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,7 @@ def specs_of(config):
 
 
 @pytest.mark.parametrize(("device", "threads"), [("cpu", 8), ("cuda:0", 1)])
-def test_learners_have_half_of_the_cores_policy_workers_and_those_beside_a_gpu_one(
-    monkeypatch, tmp_path, device, threads
-):
+def test_a_learner_without_a_gpu_has_several_threads_and_all_others_one(monkeypatch, tmp_path, device, threads):
     monkeypatch.setattr(placement, "core_count", lambda: 16)
     config = resolve(["--env=CartPole-v1", f"--train_dir={tmp_path}"]).config
     specs = worker_specs(plan_of(config, probe("CartPole-v1"), device, [tmp_path], Seeds(1, 0)))

@@ -7,39 +7,62 @@ import sys
 
 import pytest
 
-from appo.algorithms.workers.thread_trial import TURNS, ThreadTrial
+from appo.algorithms.workers.thread_trial import LEAST_S, SAMPLES, ThreadTrial
 from tests.architecture.source_tree import ROOT
 
 
+def played(trial, used, ms, disturbed=lambda iteration: False):
+    """Iterations until the trial is over, each of which takes as long as its number of threads needs."""
+    iterations, spent = 0, 0.0
+    while not trial.is_over and spent < 1000.0:
+        took = ms[used[-1]] / 1000 * (5 if disturbed(iterations) else 1)
+        trial.took(took)
+        iterations, spent = iterations + 1, spent + took
+    return iterations
+
+
 @pytest.mark.parametrize(
-    ("ms", "threads", "iterations"),
+    ("ms", "threads", "comparisons"),
     [
-        ({8: 10, 4: 15}, 8, 2 * TURNS),
-        ({8: 10, 4: 10.2, 2: 12}, 4, 4 * TURNS),
-        ({8: 10, 4: 8, 2: 7, 1: 6}, 1, 6 * TURNS),
-        ({6: 10, 3: 9, 1: 20}, 3, 4 * TURNS),
-        ({2: 10, 1: 10.4}, 2, 2 * TURNS),
+        ({8: 1000, 4: 1200}, 8, 1),
+        ({8: 1000, 4: 1090, 2: 1300}, 4, 2),
+        ({8: 1000, 4: 800, 2: 700, 1: 600}, 1, 3),
+        ({6: 1000, 3: 900, 1: 2000}, 3, 2),
+        ({2: 1000, 1: 1110}, 2, 1),
     ],
 )
-def test_threads_are_halved_for_as_long_as_iterations_do_not_take_longer(ms, threads, iterations, caplog):
+@pytest.mark.parametrize("other", [range(6), range(3, 9), (4, 5, 7)])
+def test_threads_are_halved_until_iterations_take_longer_whatever_comes_between(
+    ms, threads, comparisons, other, caplog
+):
     caplog.set_level("INFO")
     used = [max(ms)]
     trial = ThreadTrial(max(ms), used.append)
-    for iteration in range(50):
-        # In one iteration with each number something else came between.
-        trial.took(ms[used[-1]] * (5 if iteration % (2 * TURNS) in (0, 3) else 1) / 1000)
+    # At least one iteration with each number is left alone.
+    iterations = played(trial, used, ms, lambda iteration: iteration > 0 and (iteration - 1) % (2 * SAMPLES) in other)
     assert used[-1] == trial.threads == threads
-    assert len(used) - 1 == iterations and trial.is_over
+    assert trial.is_over and iterations == 1 + comparisons * 2 * SAMPLES
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith(f"computes with {threads} of {max(ms)} threads: ") and f"{ms[threads]:.3g} ms" in said
+    trial.took(1.0)
+    assert used[-1] == threads
 
 
-def test_both_numbers_take_turns():
+def test_what_happens_in_every_second_iteration_happens_to_both():
     used = [4]
     trial = ThreadTrial(4, used.append)
-    for _ in range(2 * TURNS):
-        trial.took(1.0 if used[-1] == 4 else 2.0)
-    assert used == [4, 2] * TURNS + [4]
+    played(trial, used, {4: 500, 2: 1000})
+    assert used == [4, 2, 2, 4] * (SAMPLES // 2) + [4]
+    used = [4]
+    trial = ThreadTrial(4, used.append)
+    played(trial, used, {4: 1000, 2: 1000, 1: 1000}, lambda iteration: iteration % 2 == 0)
+    assert trial.threads == 1
+
+
+def test_short_iterations_are_compared_for_some_seconds():
+    used = [2]
+    iterations = played(ThreadTrial(2, used.append), used, {2: 10, 1: 5})
+    assert iterations * 0.0075 == pytest.approx(LEAST_S, rel=0.05) and used[-1] == 1
 
 
 # A run on a machine that seems to have four cores.
