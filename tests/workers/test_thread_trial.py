@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -78,15 +79,20 @@ sys.exit(train_appo.main(sys.argv))
 """
 
 
-@pytest.mark.parametrize(("options", "tries"), [([], True), (["--learner_threads=1"], False)])
-def test_a_learner_tries_as_it_begins_and_says_what_it_found(tmp_path, options, tries):
+def test_a_learner_tries_as_it_begins_and_says_what_it_found(tmp_path):
     command = [sys.executable, "-c", RUN, "--env=CartPole-v1", "--experiment=x", f"--train_dir={tmp_path}"]
-    command += ["--num_workers=1", "--num_envs_per_worker=8", "--device=cpu", "--train_for_env_steps=20000", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "x/summary.json").read_text())["env_frames"] >= 20_000
-    said = (tmp_path / "x/log/learner-0.txt").read_text()
-    assert ("of 2 threads: an iteration takes" in said) is tries, said
+    command += ["--num_workers=1", "--num_envs_per_worker=8", "--device=cpu"]
+    log = tmp_path / "x/log/learner-0.txt"
+    deadline = time.monotonic() + 90.0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
+        try:
+            while not log.exists() or "of 2 threads: an iteration takes" not in log.read_text():
+                assert run.poll() is None and time.monotonic() < deadline, log.exists() and log.read_text()
+                time.sleep(0.1)
+        finally:
+            run.terminate()
+    assert run.returncode == 143
+    assert json.loads((tmp_path / "x/summary.json").read_text())["env_frames"] > 0
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
