@@ -47,7 +47,8 @@ class EnvUpdate:
         """Refuse what cannot be done to any environment.
 
         Raises:
-            TypeError: the new one is no name and no factory, or `change` is no function.
+            TypeError: the new one is no name and no factory, `change` is no function, parameters or attributes are no
+                dict, or calls no sequence of tuples.
             ConfigError: its name is unknown.
         """
         if isinstance(self.env, str):
@@ -56,6 +57,16 @@ class EnvUpdate:
             raise TypeError(f"{self.env!r} is no new environment: a name or a factory is needed")
         if self.change is not None and not callable(self.change):
             raise TypeError(f"change={self.change!r} is no function of an environment")
+        for what, values in (("params", self.params), ("attributes", self.attributes)):
+            if values is not None and not isinstance(values, Mapping):
+                raise TypeError(
+                    f"{what}={values!r} is no dict of name -> value; to change each environment in its way, give "
+                    "update_envs a list with an EnvUpdate or None for each"
+                )
+        if not isinstance(self.calls, list | tuple) or not all(
+            isinstance(call, list | tuple) and call and isinstance(call[0], str) for call in self.calls
+        ):
+            raise TypeError(f"calls={self.calls!r} is no list of (method, *arguments)")
 
 
 class EnvChanges:

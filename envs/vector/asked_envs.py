@@ -148,6 +148,10 @@ class AskedEnvs(ABC):
     def wait_for_all(self, envs: NDArray[np.int64]) -> None:
         """Wait until all of these have finished; raises like `wait`."""
 
+    def finish(self, envs: NDArray[np.int64]) -> None:
+        """Wait for what is to be thrown away, no longer than a reset may take; raises like `wait`."""
+        self.wait_for_all(envs)
+
     def wait_and_collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
         """Wait until all of these have finished, and collect them; row -> info. Raises like `wait` and `collect`."""
         self.wait_for_all(envs)

@@ -274,6 +274,15 @@ class EnvProcesses(AskedEnvs):
                 else:
                     self.wait(0.0)
 
+    def finish(self, envs: NDArray[np.int64]) -> None:
+        """See `AskedEnvs`."""
+        limit_s, what = self.settings.reset_timeout_s, "what was under way before a reset"
+        deadline = time.monotonic() + limit_s
+        while len(late := envs[self.rows.done[envs] < self.rows.asked[envs]]):
+            if time.monotonic() > deadline:
+                raise EnvTimeout(late.tolist(), limit_s, what, "step_timeout limits what a step may take")
+            self.wait(LOOK_EVERY_S)
+
     def request(
         self,
         what: str,
@@ -456,8 +465,8 @@ class EnvProcesses(AskedEnvs):
         worker.end = (code, how)
         if self._segment is None or not worker.take_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
-            if worker.is_ready and worker.failure is None and settings.restarts.on == "raise":
-                worker.why = settings.remedy
+            if worker.failure is None:
+                worker.why = self._remedy(worker) or worker.why
             worker.raise_end()
         settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
@@ -479,6 +488,17 @@ class EnvProcesses(AskedEnvs):
             self._pending[envs] = False
             worker.raise_end()
         self._tell_resets(worker, (np.flatnonzero(as_told) + worker.envs.start).tolist())
+
+    def _remedy(self, worker: ProcessHandle) -> str:
+        """What helps against the end of a process that said nothing before."""
+        if worker.is_ready:
+            return self.settings.remedy if self.settings.restarts.on == "raise" else ""
+        if worker.late is not None or self.settings.start_method == "fork":
+            return ""
+        return (
+            "it said nothing, so look above for what Python printed: where that is of __main__, the script needs "
+            "`if __name__ == '__main__':` around what it does, or start_method='fork'"
+        )
 
     def _mark_restarted(self, envs: NDArray[np.int64]) -> None:
         restarted = envs[self._restarted[envs]]

@@ -15,13 +15,15 @@ from appo.envs.vector.space_rows import SpaceRows
 from appo.envs.vector.step_batch import KIND_STEP, StepBatch
 from appo.envs.vector.vec_env import VecEnv
 
+RESET_MASK = "reset_mask"  # in the options of a reset, as Gymnasium has it
+
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     """Steps all environments of a `VecEnv` together.
 
-    `infos` hold what environments tell under `true_reward` and `episode_extra_stats`, `final_obs` where episodes ended
-    (other rows than those of the mask `_final_obs` mean nothing), and `restarted`: [n] steps that have no result
-    because an environment failed.
+    `infos` hold what environments tell under `true_reward` and `episode_extra_stats`; where episodes ended, `final_obs`
+    and, with what was told in their last step, `final_info` (other rows than those of the masks `_final_obs` and
+    `_final_info` mean nothing); and `restarted`: [n] steps that have no result because an environment failed.
     """
 
     def __init__(self, env: VecEnv) -> None:
@@ -47,11 +49,41 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes everywhere; `seed` as in Gymnasium: environment i gets seed + i."""
+        """Begin new episodes, everywhere or where `options["reset_mask"]` ([n] bool) says so.
+
+        `seed` as in Gymnasium: environment i gets seed + i.
+
+        Raises:
+            ValueError, TypeError: the mask is none, or there is a seed for another number of environments.
+        """
         if isinstance(seed, int | np.integer):
             seed = [int(seed) + index for index in range(self.num_envs)]
-        batch = self.env.reset(seed, options)
-        return self._space_rows.restored(batch.obs), {}
+        if options is None or RESET_MASK not in options:
+            return self._space_rows.restored(self.env.reset(seed, options).obs), {}
+        chosen = self._chosen(options[RESET_MASK])
+        if seed is not None and len(seed) != self.num_envs:
+            raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments")
+        others = {name: value for name, value in options.items() if name != RESET_MASK}
+        self.env.reset_envs(chosen, None if seed is None else [seed[env] for env in chosen], others or None)
+        missing = set(chosen)
+        while missing:
+            missing -= set(self.env.recv(len(missing)).env_ids.tolist())
+        return self._space_rows.restored(self.env.latest_obs()), {}
+
+    def _chosen(self, mask: Any) -> list[int]:
+        """The environments that a mask names.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        array = np.asarray(mask)
+        if array.dtype != np.bool_:
+            raise TypeError(f"options[{RESET_MASK!r}]={mask!r} has to be an array of booleans")
+        if array.shape != (self.num_envs,) or not array.any():
+            raise ValueError(
+                f"options[{RESET_MASK!r}]={mask!r} has to have the shape ({self.num_envs},) and to name an environment"
+            )
+        return np.flatnonzero(array).tolist()
 
     def step(
         self, actions: Any
@@ -83,9 +115,14 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def _infos(self, batch: StepBatch) -> dict[str, Any]:
         infos: dict[str, Any] = {}
-        for row, info in batch.infos.items():
-            infos = self._add_info(infos, info, row)
+        final_info: dict[str, Any] = {}
         ended = batch.terminated | batch.truncated
+        for row, info in batch.infos.items():
+            if ended[row]:
+                final_info = self._add_info(final_info, info, row)
+            else:
+                infos = self._add_info(infos, info, row)
         if ended.any():
             infos["final_obs"], infos["_final_obs"] = self._space_rows.restored(batch.final_obs), ended
+            infos["final_info"], infos["_final_info"] = final_info, ended
         return infos

@@ -27,20 +27,43 @@ _RULES: dict[str, Callable[[NDArray[np.float64]], float]] = {
     "max": lambda values: float(values.max()),
     "histogram": lambda values: float(values.mean()),
 }
+_FORM = f"(value, how), where how is one of {', '.join(_RULES)}"
+
+
+def checked_statistics(told: Any) -> dict[str, tuple[Any, str]]:
+    """What one environment told, as `put_together` takes it.
+
+    Raises:
+        TypeError: it has another form.
+        ValueError: a rule is unknown, or a value is no number.
+    """
+    if not isinstance(told, Mapping):
+        raise TypeError(f"pop_env_stats gave {told!r}; expected a dict of name -> {_FORM}")
+    for name, entry in told.items():
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise TypeError(f"pop_env_stats gave {name!r}: {entry!r}; expected {_FORM}")
+        value, how = entry
+        if how not in _RULES:
+            raise ValueError(f"{name!r} is put together by {how!r}; it can be {', '.join(_RULES)}")
+        try:
+            np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"pop_env_stats gave {name!r}: {value!r}, which is no number and no list of them"
+            ) from None
+    return {name: (value, how) for name, (value, how) in told.items()}
 
 
 def put_together(told: Iterable[Mapping[str, tuple[Any, str]]]) -> dict[str, Aggregate]:
-    """Put together what environments told, in the order in which they did; what is not a number is left out.
+    """Put together what environments told, each as `checked_statistics` gives it, in their order; NaN is left out.
 
     Raises:
-        ValueError: a rule is unknown, or one name has two.
+        ValueError: one name has two rules.
     """
     values: dict[str, list[float]] = {}
     rules: dict[str, str] = {}
     for each in told:
         for name, (value, how) in each.items():
-            if how not in _RULES:
-                raise ValueError(f"{name!r} is put together by {how!r}; it can be {', '.join(_RULES)}")
             if rules.setdefault(name, how) != how:
                 raise ValueError(f"{name!r} is put together by {how!r} and by {rules[name]!r}")
             told_now = np.asarray(value, np.float64).ravel().tolist()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from appo.envs.api import BatchEnv, EnvSpec, EnvStatistics
 from appo.envs.faults import FAILURES
 from appo.envs.vector.errors import Failure
+from appo.envs.vector.statistics import checked_statistics
 from appo.envs.wrappers import find_ability, layers, set_env_params
 
 
@@ -144,7 +145,7 @@ def _set_attr(env: Any, name: str, value: Any) -> None:
 
 def _pop_stats(env: Any) -> dict[str, tuple[float, str]]:
     owner = find_ability(env, EnvStatistics)
-    return {} if owner is None else dict(owner.pop_env_stats())
+    return {} if owner is None else checked_statistics(owner.pop_env_stats())
 
 
 _ASKED: dict[str, Callable[..., Any]] = {

@@ -105,6 +105,8 @@ class VecEnv:
     ) -> None:
         """Begin a new episode everywhere. A barrier: what was under way is waited for and thrown away.
 
+        As `reset_envs` does, it waits no longer than a reset may take, and raises as `recv` does.
+
         Args:
             seed: of the run, from which each environment's follows, or one for each; None: random numbers go on.
             options: for `reset` of every environment.
@@ -227,10 +229,22 @@ class VecEnv:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 late = np.flatnonzero(self._envs.is_pending(self._all))
-                raise EnvTimeout(sorted(set(late.tolist()) - set(finished.tolist())), timeout or 0.0)
+                late_ones = sorted(set(late.tolist()) - set(finished.tolist()))
+                raise EnvTimeout(late_ones, timeout or 0.0, "their step or reset")
             self._envs.wait(remaining)
             finished = self._envs.finished()
         return self._batch(finished)
+
+    def latest_obs(self) -> dict[str, NDArray[Any]]:
+        """What every environment showed last, received or not: name -> [N, ...], or with an axis of agents [N, A, ...].
+
+        Copies. Of an environment that is under way it means nothing.
+        """
+        self._require_open()
+        agents, shown = self.num_agents, self._copied(self._envs.rows.steps.observations)
+        if agents == 1:
+            return shown
+        return {name: array.reshape(self.num_envs, agents, *array.shape[1:]) for name, array in shown.items()}
 
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
@@ -483,7 +497,7 @@ class VecEnv:
         """Wait for what these environments do, and throw it away."""
         open_ones = envs[self._envs.is_pending(envs)]
         if len(open_ones):
-            self._envs.wait_for_all(open_ones)
+            self._envs.finish(open_ones)
             try:
                 self._envs.collect(open_ones)
             except EnvWorkerError as error:

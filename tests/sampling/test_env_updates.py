@@ -202,6 +202,10 @@ def test_what_is_no_update_is_refused_and_changes_nothing(build):
         ([good, EnvUpdate(env=3)], TypeError, "3 is no new environment: a name or a factory"),
         ([good, EnvUpdate(change=number)], TypeError, "change=3 is no function"),
         ([good, EnvUpdate(env="CartPole-v7")], ConfigError, "unknown environment"),
+        (EnvUpdate(params=cast(Any, [{"wind": 1}, None])), TypeError, "is no dict of name -> value; to change each"),
+        (EnvUpdate(attributes=cast(Any, [None, {"a": 1}])), TypeError, r"attributes=\[None, .* is no dict of name"),
+        (EnvUpdate(calls=cast(Any, {"slow": [0.1]})), TypeError, r"no list of \(method, \*arguments\)"),
+        (EnvUpdate(calls=cast(Any, ["slow"])), TypeError, r"calls=\['slow'\] is no list of"),
     ):
         with pytest.raises(error, match=reason):
             sampler.update_envs(wrong)

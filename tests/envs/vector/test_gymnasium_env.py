@@ -52,3 +52,57 @@ def test_several_agents_have_no_such_form():
         pytest.raises(ValueError, match="these environments have 2"),
     ):
         GymnasiumVectorEnv(env)
+
+
+class Told(gymnasium.Env):
+    """Shows how many steps its episode has, which ends after three; tells what its objective is worth."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 100.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.start = 0, float((options or {}).get("start", 0))
+        return np.array([self.start], np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        observation = np.array([self.start + self.steps], np.float32)
+        return observation, 1.0, self.steps == 3, False, {"true_reward": float(10 + self.steps)}
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_some_are_reset_by_a_mask(workers):
+    where = {} if workers is None else {"backend": "subproc", "num_workers": workers, "start_method": "fork"}
+    ours = GymnasiumVectorEnv(make_vec_env(Told, 3, **where))
+    theirs = gymnasium.vector.SyncVectorEnv([Told] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    mask = np.array([True, False, True])
+    for env in (ours, theirs):
+        env.reset()
+        env.step(np.zeros(3, np.int64))
+        env.step(np.zeros(3, np.int64))
+        shown, _ = env.reset(seed=[1, 2, 3], options={"reset_mask": mask.copy(), "start": 50})
+        assert shown.ravel().tolist() == [50, 2, 50]
+        shown, _, terminated, *_ = env.step(np.zeros(3, np.int64))
+        assert shown.ravel().tolist() == [51, 0, 51] and terminated.tolist() == [False, True, False]
+    for wrong, error in (([0, 1, 0], TypeError), ([True, False], ValueError), ([False] * 3, ValueError)):
+        with pytest.raises(error, match="reset_mask"):
+            ours.reset(options={"reset_mask": wrong})
+    with pytest.raises(ValueError, match="2 seeds for 3 environments"):
+        ours.reset(seed=[1, 2], options={"reset_mask": np.array([True, True, False])})
+    ours.close()
+    theirs.close()
+
+
+def test_what_was_told_in_an_episode_s_last_step_is_its_final_info():
+    env = GymnasiumVectorEnv(make_vec_env(Told, 2))
+    env.reset()
+    env.step(np.zeros(2, np.int64))
+    env.reset(options={"reset_mask": np.array([False, True])})
+    *_, infos = env.step(np.zeros(2, np.int64))
+    assert infos["true_reward"].tolist() == [12, 11] and "final_info" not in infos
+    *_, infos = env.step(np.zeros(2, np.int64))
+    assert infos["final_info"]["true_reward"][0] == 13 and infos["final_info"]["_true_reward"].tolist() == [True, False]
+    assert infos["_final_info"].tolist() == infos["_final_obs"].tolist() == [True, False]
+    assert infos["true_reward"][1] == 12 and infos["_true_reward"].tolist() == [False, True]
+    env.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appo.envs.vector.statistics import put_together
+from appo.envs.vector.statistics import checked_statistics, put_together
 
 
 def test_put_together_by_every_rule():
@@ -36,10 +36,27 @@ def test_put_together_by_every_rule():
     assert math.isnan(found["g"].value) and found["g"].numbers == 0
 
 
+def test_one_name_has_one_rule():
+    with pytest.raises(ValueError, match="by 'max' and by 'sum'"):
+        put_together([{"a": (1, "sum")}, {"a": (1, "max")}])
+
+
 @pytest.mark.parametrize(
-    ("told", "why"),
-    [([{"a": (1, "median")}], "can be mean"), ([{"a": (1, "sum")}, {"a": (1, "max")}], "by 'max' and by 'sum'")],
+    ("told", "error", "why"),
+    [
+        ({"a": (1, "median")}, ValueError, "'a' is put together by 'median'; it can be mean"),
+        ({"a": ("mean", 1)}, ValueError, "'a' is put together by 1; it can be mean"),
+        ({"a": ("high", "mean")}, ValueError, "'a': 'high', which is no number"),
+        ({"a": ([[1], [1, 2]], "mean")}, ValueError, "which is no number and no list of them"),
+        (
+            {"count": 3},
+            TypeError,
+            r"gave 'count': 3; expected \(value, how\), where how is one of mean, ",
+        ),
+        ({"count": (3,)}, TypeError, "expected .value, how"),
+        (None, TypeError, "pop_env_stats gave None; expected a dict of name -> .value, how"),
+    ],
 )
-def test_rules_that_are_unknown_or_differ_are_refused(told, why):
-    with pytest.raises(ValueError, match=why):
-        put_together(told)
+def test_what_an_environment_told_in_another_form_is_refused(told, error, why):
+    with pytest.raises(error, match=why):
+        checked_statistics(told)

@@ -464,7 +464,7 @@ def test_what_takes_too_long_is_told(make):
     env.step([1, 1])
     env.send([2, 2])
     assert env.recv(1).env_ids.tolist() == [0]
-    with pytest.raises(EnvTimeout, match=r"environments 1 did not finish their step within 0\.05 s"):
+    with pytest.raises(EnvTimeout, match=r"environments 1 did not finish their step or reset within 0\.05 s"):
         env.recv(1, timeout=0.05)
     with pytest.raises(EnvTimeout, match=r"environments 1 did not finish their step within 0.5 s"):
         env.recv(1)

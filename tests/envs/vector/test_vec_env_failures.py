@@ -1,8 +1,11 @@
 """`VecEnv` after something went wrong: it is told at once, with the right error, and the others can be used."""
 
 import functools
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from appo.envs.vector.make import make_vec_env
 from appo.envs.vector.shared_rows import FLAGS
 from appo.envs.vector.step_batch import KIND_RESTARTED, ordinary_step, parts_of
 from appo.utils.options import ConfigError
+from tests.architecture.source_tree import ROOT
 from tests.envs.vector.vec_env_cases import Echo, descendants
 
 FORKED: dict[str, Any] = {"backend": "subproc", "start_method": "fork"}
@@ -203,6 +207,32 @@ def test_what_hangs_among_others_of_its_process_is_found_within_the_limit_of_one
         with pytest.raises(EnvTimeout) as caught:
             env.step(np.zeros(6, np.int64))
         assert time.monotonic() - began < 2.0 and 4 in caught.value.env_ids and 0 not in caught.value.env_ids
+
+
+@pytest.mark.parametrize("begin", ["async_reset", "reset_envs"])
+def test_a_reset_waits_for_what_it_throws_away_no_longer_than_for_itself(begin):
+    make = functools.partial(only_in, number=1, script={(0, 1): "sleep"})
+    with make_vec_env(make, 2, num_workers=2, reset_timeout=1.0, **FORKED) as env:
+        env.reset()
+        env.send(np.zeros(2, np.int64))
+        began = time.monotonic()
+        with pytest.raises(EnvTimeout, match=r"environments 1 did not finish what was .*; step_timeout limits"):
+            env.async_reset() if begin == "async_reset" else env.reset_envs([1])
+        assert 1.0 <= time.monotonic() - began < 3.0
+        assert env.recv(1).env_ids.tolist() == [0], "what has finished is still there"
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from appo.envs.vector.make import make_vec_env\n"
+        "make_vec_env('CartPole-v1', 2, backend='subproc', num_workers=1, start_method='spawn')\n"
+    )
+    search = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("appo.envs.vector.errors.EnvWorkerDied: ") and "`if __name__ == '__main__':`" in last
 
 
 def start_of(env_id):
