@@ -103,11 +103,11 @@ def search(
         if tried[best].frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
             best = first
     elif is_doubtful():
-        once_more = measure(best) if has_time_for(1) else Tried(best, 0.0)
-        if once_more.frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
+        can_confirm = has_time_for(1)
+        if can_confirm:
+            tried[best] = min(tried[best], measure(best), key=lambda found: found.frames_per_s)
+        if not can_confirm or tried[best].frames_per_s <= WORTHWHILE * tried[first].frames_per_s:
             best = first
-        else:
-            tried[best] = _mean(tried[best], once_more)
     return [*(found for sizes, found in tried.items() if sizes != best), tried[best]]
 
 

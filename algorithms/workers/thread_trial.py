@@ -5,7 +5,8 @@ compute, and a thread that computes for the learner does not step environments. 
 made 13.4k frames per second with four threads in the learner and 17.3k with one; Breakout 16.0k with four and 19.1k
 with eight.
 
-The choice is made once, in the first seconds of learning, and made anew by a learner that replaces a lost one.
+The choice is made once, in the first 9 to 25 iterations or, where these are short, 3 to 9 seconds of learning, and made
+anew by a learner that replaces a lost one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-# For twice as many threads, iterations have to be at least this much faster: they take cores from the actors.
+# For twice as many threads, iterations have to be faster by more than this: they take cores from the actors.
 WORTHWHILE = 1.1
 # Iterations with each of two numbers of threads, and seconds with both: the fastest counts, since in any other
 # something else may have been done meanwhile.

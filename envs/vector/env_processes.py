@@ -276,12 +276,24 @@ class EnvProcesses(AskedEnvs):
 
     def finish(self, envs: NDArray[np.int64]) -> None:
         """See `AskedEnvs`."""
-        limit_s, what = self.settings.reset_timeout_s, "what was under way before a reset"
-        deadline = time.monotonic() + limit_s
+        began = time.monotonic()
         while len(late := envs[self.rows.done[envs] < self.rows.asked[envs]]):
-            if time.monotonic() > deadline:
-                raise EnvTimeout(late.tolist(), limit_s, what, "step_timeout limits what a step may take")
             self.wait(LOOK_EVERY_S)
+            if self.settings.step_timeout_s is None:  # steps are the only ones without a limit
+                self._require_ends(late[self.rows.command[late] == STEP], began)
+
+    def _require_ends(self, stepping: NDArray[np.int64], began: float) -> None:
+        """Each of these environments has as long for its step as for a reset; those of a process take turns.
+
+        Raises:
+            EnvTimeout: a process has not finished any of its steps in the time of all.
+        """
+        now = time.monotonic()
+        for worker in self._workers_of(stepping):
+            limit_s = self.settings.reset_timeout_s * len(worker.envs)
+            if worker.is_ready and now - max(began, worker.progress_at) > limit_s:
+                late = [env for env in stepping.tolist() if env in worker.envs]
+                raise EnvTimeout(late, limit_s, "the step before their reset", "step_timeout would limit it")
 
     def request(
         self,
@@ -465,8 +477,8 @@ class EnvProcesses(AskedEnvs):
         worker.end = (code, how)
         if self._segment is None or not worker.take_restart(int(self.rows.done[worker.slice].sum())):
             self._pending[envs] = False
-            if worker.failure is None:
-                worker.why = self._remedy(worker) or worker.why
+            if worker.failure is None and (remedy := self._remedy(worker)):
+                worker.why = remedy
             worker.raise_end()
         settings.count(False)
         log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
@@ -493,7 +505,8 @@ class EnvProcesses(AskedEnvs):
         """What helps against the end of a process that said nothing before."""
         if worker.is_ready:
             return self.settings.remedy if self.settings.restarts.on == "raise" else ""
-        if worker.late is not None or self.settings.start_method == "fork":
+        # What Python itself ends with, before the first environment was built.
+        if worker.attempt or worker.end[0] != 1 or self.settings.start_method == "fork":
             return ""
         return (
             "it said nothing, so look above for what Python printed: where that is of __main__, the script needs "

@@ -64,10 +64,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         if seed is not None and len(seed) != self.num_envs:
             raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments")
         others = {name: value for name, value in options.items() if name != RESET_MASK}
-        self.env.reset_envs(chosen, None if seed is None else [seed[env] for env in chosen], others or None)
-        missing = set(chosen)
-        while missing:
-            missing -= set(self.env.recv(len(missing)).env_ids.tolist())
+        self.env.reset_and_receive(chosen, None if seed is None else [seed[env] for env in chosen], others or None)
         return self._space_rows.restored(self.env.latest_obs()), {}
 
     def _chosen(self, mask: Any) -> list[int]:

@@ -43,7 +43,7 @@ def checked_statistics(told: Any) -> dict[str, tuple[Any, str]]:
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise TypeError(f"pop_env_stats gave {name!r}: {entry!r}; expected {_FORM}")
         value, how = entry
-        if how not in _RULES:
+        if not isinstance(how, str) or how not in _RULES:
             raise ValueError(f"{name!r} is put together by {how!r}; it can be {', '.join(_RULES)}")
         try:
             np.asarray(value, np.float64)

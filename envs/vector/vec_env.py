@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,7 @@ class VecEnv:
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._was_reset = np.zeros(self.num_envs, np.bool_)
         self._is_at_rest = False  # open, begun, and nothing is under way; False: that is not known
+        self._told_late: set[int] = set()  # that take too long, as was told, while others go on
         self._left = np.full(self.num_envs, -1, np.int64)  # the last commands when a step of all failed
         self._params: dict[int, dict[str, Any]] = {}
         self._stopwatch = Stopwatch(envs.rows.clocks)
@@ -139,6 +141,22 @@ class VecEnv:
         checked = self._seeds(envs, seeds)
         self._drop(envs)
         self._ask_reset(envs, checked, options)
+
+    def reset_and_receive(
+        self,
+        env_ids: Sequence[int] | NDArray[np.int64],
+        seeds: Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """`reset_envs`, and wait for these; raises as `step` does, and leaves what `step` leaves."""
+        self.reset_envs(env_ids, seeds, options)
+        envs = self._checked_ids(env_ids)
+        try:
+            self._envs.wait_for_all(envs)
+            return self._batch(envs)
+        except VecEnvError:
+            self._left = self._envs.rows.asked.copy()
+            raise
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.int64] | None = None) -> None:
         """Let environments step, each with its action.
@@ -223,7 +241,7 @@ class VecEnv:
             raise NotStepping("no environment is under way: send actions first")
         wanted = min(self.batch_size if min_envs is None else min_envs, pending)
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._envs.look()
+        self._noting_late(self._envs.look, wanted)
         finished = self._envs.finished()
         while len(finished) < wanted:
             remaining = None if deadline is None else deadline - time.monotonic()
@@ -231,9 +249,18 @@ class VecEnv:
                 late = np.flatnonzero(self._envs.is_pending(self._all))
                 late_ones = sorted(set(late.tolist()) - set(finished.tolist()))
                 raise EnvTimeout(late_ones, timeout or 0.0, "their step or reset")
-            self._envs.wait(remaining)
+            self._noting_late(partial(self._envs.wait, remaining), wanted)
             finished = self._envs.finished()
         return self._batch(finished)
+
+    def _noting_late(self, wait: Callable[[], None], wanted: int) -> None:
+        """Wait; that environments take too long is told once, and again only where it keeps from going on."""
+        try:
+            wait()
+        except EnvTimeout as error:
+            if not self._told_late.issuperset(error.env_ids) or len(self._envs.finished()) < wanted:
+                self._told_late.update(error.env_ids)
+                raise
 
     def latest_obs(self) -> dict[str, NDArray[Any]]:
         """What every environment showed last, received or not: name -> [N, ...], or with an axis of agents [N, A, ...].
@@ -360,6 +387,8 @@ class VecEnv:
 
     def _batch(self, envs: NDArray[np.int64]) -> StepBatch:
         infos = self._envs.collect(envs)
+        if self._told_late:
+            self._told_late.difference_update(envs.tolist())
         if len(envs) == self.num_envs:
             return self._whole_batch(infos)
         agents = self.num_agents

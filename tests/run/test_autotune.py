@@ -12,7 +12,7 @@ import pytest
 from appo.algorithms.config import fitted, resolve
 from appo.algorithms.run.autotune import show, where_to_begin
 from appo.algorithms.run.session import profile_environment
-from appo.algorithms.run.size_search import BUSY, Limits, Sizes, Tried, search
+from appo.algorithms.run.size_search import BUSY, Limits, Sizes, Tried, search, why_not_fastest
 from appo.train_appo import main
 from appo.utils.options import ConfigError
 from appo.utils.signals import MAIN_PROCESS_DECIDES, StopSignals
@@ -108,7 +108,9 @@ def test_with_time_for_one_more_measurement_the_worse_of_the_best_s_two_counts(s
 
     tried = searched(rate, has_time_for=lambda more: len(measured) + more <= 3)
     assert measured == [FIRST, best, best]
-    assert tried[-1] == (Tried(best, (120.0 + second) / 2, 1.0) if is_chosen else Tried(FIRST, 100.0, 1.0))
+    assert tried[-1] == (Tried(best, second, 1.0) if is_chosen else Tried(FIRST, 100.0, 1.0))
+    assert Tried(best, second, 1.0) in tried
+    assert why_not_fastest(tried) == (None if is_chosen else "a gain of less than 4 % counts as noise")
 
 
 @pytest.mark.parametrize(("env", "is_tried"), [("doom_basic", False), ("synthetic_slow", True)])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from appo.envs.vector.errors import EnvWorkerError
 from appo.envs.vector.gymnasium_env import GymnasiumVectorEnv
 from appo.envs.vector.make import make_vec_env
 
@@ -92,6 +93,30 @@ def test_some_are_reset_by_a_mask(workers):
         ours.reset(seed=[1, 2], options={"reset_mask": np.array([True, True, False])})
     ours.close()
     theirs.close()
+
+
+class FailsOnce(Told):
+    """A reset with the option "fail" raises."""
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("fail") and self.steps == 2:
+            raise RuntimeError("no reset")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("workers", [None, 3])
+def test_after_a_masked_reset_that_failed_the_next_step_goes_on(workers):
+    where = {} if workers is None else {"backend": "subproc", "num_workers": workers, "start_method": "fork"}
+    env = GymnasiumVectorEnv(make_vec_env(FailsOnce, 3, **where))
+    env.reset()
+    env.step(np.zeros(3, np.int64))
+    env.reset(options={"reset_mask": np.array([True, True, False])})
+    env.step(np.zeros(3, np.int64))
+    with pytest.raises(EnvWorkerError, match="no reset"):
+        env.reset(options={"reset_mask": np.array([True, False, True]), "fail": True})
+    shown, *_ = env.step(np.zeros(3, np.int64))
+    assert shown.ravel()[:2].tolist() == [1, 2]
+    env.close()
 
 
 def test_what_was_told_in_an_episode_s_last_step_is_its_final_info():

@@ -46,6 +46,7 @@ def test_one_name_has_one_rule():
     [
         ({"a": (1, "median")}, ValueError, "'a' is put together by 'median'; it can be mean"),
         ({"a": ("mean", 1)}, ValueError, "'a' is put together by 1; it can be mean"),
+        ({"a": ("histogram", [1, 2])}, ValueError, r"'a' is put together by \[1, 2\]; it can be mean"),
         ({"a": ("high", "mean")}, ValueError, "'a': 'high', which is no number"),
         ({"a": ([[1], [1, 2]], "mean")}, ValueError, "which is no number and no list of them"),
         (

@@ -216,10 +216,46 @@ def test_a_reset_waits_for_what_it_throws_away_no_longer_than_for_itself(begin):
         env.reset()
         env.send(np.zeros(2, np.int64))
         began = time.monotonic()
-        with pytest.raises(EnvTimeout, match=r"environments 1 did not finish what was .*; step_timeout limits"):
+        with pytest.raises(EnvTimeout, match=r"environments 1 did not finish the step before .*; step_timeout would"):
             env.async_reset() if begin == "async_reset" else env.reset_envs([1])
         assert 1.0 <= time.monotonic() - began < 3.0
         assert env.recv(1).env_ids.tolist() == [0], "what has finished is still there"
+        env.close(0.1)
+
+
+def test_a_reset_gives_each_step_of_a_process_that_it_throws_away_its_time():
+    """Together they take longer than the limit of one."""
+    with make_vec_env(functools.partial(Echo, sleep_s=0.6), 3, num_workers=1, reset_timeout=1.0, **FORKED) as env:
+        env.reset()
+        env.send(np.zeros(3, np.int64))
+        env.async_reset()
+        assert env.recv(3).is_first.all()
+
+
+def test_what_others_have_finished_is_given_once_it_was_told_that_one_hangs():
+    make = functools.partial(only_in, number=1, script={(0, 1): "sleep"})
+    with make_vec_env(make, 2, num_workers=2, step_timeout=0.5, **FORKED) as env:
+        env.reset()
+        env.send(np.zeros(2, np.int64))
+        for _ in range(3):
+            with pytest.raises(EnvTimeout, match="environments 1 did"):
+                env.recv(2)
+            time.sleep(0.15)  # so that the clock is looked at again
+            assert env.recv(1).env_ids.tolist() == [0]
+            env.send(np.zeros(1, np.int64), [0])
+        env.close(0.1)
+
+
+@pytest.mark.parametrize("code", [1, 7])
+def test_what_ends_while_it_is_built_anew_is_told_why_it_is_given_up(code):
+    make = functools.partial(EndsWhenBuiltAnew, code)
+    where: dict[str, Any] = {"backend": "subproc", "num_workers": 1, "start_method": "forkserver"}
+    with make_vec_env(make, 1, restarts=Restarts("restart", 2, -1), **where) as env:
+        env.reset()
+        with pytest.raises(EnvWorkerDied) as caught:
+            for _ in range(3):
+                env.step(np.zeros(1, np.int64))
+        assert "__main__" not in str(caught.value) and "; " in str(caught.value)
 
 
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
@@ -233,6 +269,16 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True, timeout=60)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("appo.envs.vector.errors.EnvWorkerDied: ") and "`if __name__ == '__main__':`" in last
+
+
+class EndsWhenBuiltAnew(Echo):
+    def __init__(self, code, context):
+        super().__init__(context)
+        if context.attempt:
+            os._exit(code)
+
+    def step(self, action):
+        os._exit(3)
 
 
 def start_of(env_id):
