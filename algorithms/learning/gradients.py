@@ -102,6 +102,7 @@ class Gradients:
             try:
                 return self._replay(data, chosen, config, auxiliary, on_part)
             except CannotBeCapturedError as error:
+                # Its text alone: whoever keeps the record would keep the graph of the pass that failed.
                 log.warning("%s: gradients are computed without CUDA graphs, as by --cuda_graphs=False", str(error))
                 self._uses_cuda_graphs, self._captured, self._data = False, None, None
                 self.forget()

@@ -28,7 +28,7 @@ class OpponentWorker(Worker):
 
     def setup(self) -> None:
         """Prepare to read networks, which are built when they are first needed."""
-        torch.set_num_threads(max(1, self.start.placement.threads))
+        torch.set_num_threads(self.start.placement.threads)
         keep_freed_memory()
         self._core = OpponentsCore(self.arrays, self.job, self.counters, self.start.generation)
         self._batcher = DynamicBatcher(self._core.requests)

@@ -40,7 +40,7 @@ class PolicyWorker(Worker):
 
     def setup(self) -> None:
         """Build the network. Its weights come from the learner, later."""
-        torch.set_num_threads(max(1, self.start.placement.threads))
+        torch.set_num_threads(self.start.placement.threads)
         keep_freed_memory()
         job, sizes = self.job, self.arrays.sizes
         self._cores: list[tuple[PolicyCore, StateReplay]] = []

@@ -149,7 +149,7 @@ class AskedEnvs(ABC):
         """Wait until all of these have finished; raises like `wait`."""
 
     def finish(self, envs: NDArray[np.int64]) -> None:
-        """Wait for what is to be thrown away, no longer than a reset may take; raises like `wait`."""
+        """Wait for what is to be thrown away, for each step at most as long as for a reset; raises like `wait`."""
         self.wait_for_all(envs)
 
     def wait_and_collect(self, envs: NDArray[np.int64]) -> dict[int, dict[str, Any]]:

@@ -30,8 +30,8 @@ _RULES: dict[str, Callable[[NDArray[np.float64]], float]] = {
 _FORM = f"(value, how), where how is one of {', '.join(_RULES)}"
 
 
-def checked_statistics(told: Any) -> dict[str, tuple[Any, str]]:
-    """What one environment told, as `put_together` takes it.
+def checked_statistics(told: Any) -> dict[str, tuple[NDArray[np.float64], str]]:
+    """What one environment told, as `put_together` takes it: name -> numbers of any shape, and how.
 
     Raises:
         TypeError: it has another form.
@@ -39,6 +39,7 @@ def checked_statistics(told: Any) -> dict[str, tuple[Any, str]]:
     """
     if not isinstance(told, Mapping):
         raise TypeError(f"pop_env_stats gave {told!r}; expected a dict of name -> {_FORM}")
+    found = {}
     for name, entry in told.items():
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise TypeError(f"pop_env_stats gave {name!r}: {entry!r}; expected {_FORM}")
@@ -46,12 +47,12 @@ def checked_statistics(told: Any) -> dict[str, tuple[Any, str]]:
         if not isinstance(how, str) or how not in _RULES:
             raise ValueError(f"{name!r} is put together by {how!r}; it can be {', '.join(_RULES)}")
         try:
-            np.asarray(value, np.float64)
+            found[name] = np.asarray(value, np.float64), how
         except (TypeError, ValueError):
             raise ValueError(
                 f"pop_env_stats gave {name!r}: {value!r}, which is no number and no list of them"
             ) from None
-    return {name: (value, how) for name, (value, how) in told.items()}
+    return found
 
 
 def put_together(told: Iterable[Mapping[str, tuple[Any, str]]]) -> dict[str, Aggregate]:

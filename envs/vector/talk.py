@@ -143,7 +143,7 @@ def _set_attr(env: Any, name: str, value: Any) -> None:
     setattr(_owner(env, name), name, value)
 
 
-def _pop_stats(env: Any) -> dict[str, tuple[float, str]]:
+def _pop_stats(env: Any) -> dict[str, tuple[Any, str]]:
     owner = find_ability(env, EnvStatistics)
     return {} if owner is None else checked_statistics(owner.pop_env_stats())
 

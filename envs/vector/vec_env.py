@@ -107,7 +107,7 @@ class VecEnv:
     ) -> None:
         """Begin a new episode everywhere. A barrier: what was under way is waited for and thrown away.
 
-        As `reset_envs` does, it waits no longer than a reset may take, and raises as `recv` does.
+        Like `reset_envs`, it gives each step that it throws away as long as a reset has, and raises as `recv` does.
 
         Args:
             seed: of the run, from which each environment's follows, or one for each; None: random numbers go on.
@@ -246,9 +246,8 @@ class VecEnv:
         while len(finished) < wanted:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                late = np.flatnonzero(self._envs.is_pending(self._all))
-                late_ones = sorted(set(late.tolist()) - set(finished.tolist()))
-                raise EnvTimeout(late_ones, timeout or 0.0, "their step or reset")
+                late = np.setdiff1d(np.flatnonzero(self._envs.is_pending(self._all)), finished)
+                raise EnvTimeout(late.tolist(), timeout or 0.0, "their step or reset")
             self._noting_late(partial(self._envs.wait, remaining), wanted)
             finished = self._envs.finished()
         return self._batch(finished)

@@ -925,3 +925,17 @@ def test_an_environment_that_is_forgotten_ends_its_processes():
     del env
     gc.collect()
     assert descendants() == []
+
+
+@pytest.mark.parametrize("where", [{}, {"backend": "subproc", "num_workers": 2, "start_method": "fork"}])
+@pytest.mark.parametrize(("name", "actions"), [("CartPole-v1", (3,)), ("pettingzoo_classic_rps_v2", (3, 2))])
+def test_what_all_showed_last_is_there_after_some_were_asked(name, actions, where):
+    with make_vec_env(name, 3, seed=1, **where) as env:
+        env.reset()
+        shown = env.step(np.zeros(actions, np.int64)).obs["obs"].copy()
+        batch = env.reset_and_receive([1])
+        shown[1] = batch.obs["obs"][0]
+        latest = env.latest_obs()["obs"]
+        np.testing.assert_array_equal(latest, shown)
+        latest.fill(0)
+        np.testing.assert_array_equal(env.latest_obs()["obs"], shown)
