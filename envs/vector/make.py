@@ -83,9 +83,6 @@ def make_vec_env(
     child_faults: ChildFaults | None = None
     if restarts.on == "restart":
         child_faults = ChildFaults(MOST_IN_A_ROW, drops_bad_data=True, restarts=restarts)
-    workers = 0
-    if backend == "subproc":
-        workers = min(number, core_count()) if num_workers is None else num_workers
     contexts = [
         EnvContext(vector_index=index, env_id=first_env + index, num_envs=number, seed=seed) for index in range(number)
     ]
@@ -95,9 +92,8 @@ def make_vec_env(
             local.close()
             raise ConfigError("backend='native' needs a factory that returns a VectorEnv; nearest: backend='serial'")
         return VecEnv(local, contexts, batch_size or number, 0, copy=copy)
-    contexts = _with_workers(contexts, workers)
     settings = ProcessSettings(
-        num_workers=workers,
+        num_workers=min(number, core_count()) if num_workers is None else num_workers,
         start_method=start_method,
         reset_timeout_s=reset_timeout,
         step_timeout_s=step_timeout,
@@ -106,14 +102,30 @@ def make_vec_env(
         keeps_final=True,
         remedy="with restarts=Restarts('restart') of appo.envs.faults it would be started again",
     )
+    contexts = _with_workers(contexts, settings.num_workers)
+    processes = _in_processes(resolved, options, contexts, settings, factories)
+    return VecEnv(processes, contexts, batch_size or 1, settings.num_workers, copy=copy)
+
+
+def _in_processes(
+    env: ResolvedEnv, options: Any, contexts: list[EnvContext], settings: ProcessSettings, factories: Sequence[Any]
+) -> EnvProcesses:
+    """Start processes with environments.
+
+    Args:
+        factories: of every environment, or of all; empty: `env` itself has to travel.
+
+    Raises:
+        ConfigError: names the factory that cannot travel.
+        UnsupportedSpaceError, VecEnvError: environments could not be built.
+    """
     try:
-        processes = EnvProcesses(resolved, options, contexts, settings)
+        return EnvProcesses(env, options, contexts, settings)
     except (VecEnvError, ConfigError, UnsupportedSpaceError):
         raise
     except Exception as error:  # pickling calls methods of the user's objects, which raise whatever they like
-        _refuse_what_cannot_travel(factories or [resolved], start_method, error)
+        _refuse_what_cannot_travel(factories or [env], settings.start_method, error)
         raise
-    return VecEnv(processes, contexts, batch_size or 1, workers, copy=copy)
 
 
 def _check_backend(backend: Any, num_workers: Any, step_timeout: Any) -> None:
