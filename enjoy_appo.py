@@ -81,6 +81,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         device=device,
         seed=config.run.seed,
         sampling=config.sampling,
+        wrap_action_repeat=config.env.wrap_action_repeat,
         ends_unwatched="max_num_episodes" not in typed,
     )
 

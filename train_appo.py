@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         if resolved.config.run.benchmark:
             from appo.algorithms.run.benchmark import measure
 
-            code = measure(argv[1:], resolved, lambda: stop.received is not None)
+            code = measure(argv[1:], resolved, stop)
             return code if stop.received is None else stop.exit_code
         from appo.algorithms.run.session import train
 
@@ -79,7 +79,7 @@ def _tuned(
         load_callback(run.callback)
     if run.with_wandb:
         require_package()
-    found = tuned_words(argv[1:], resolved, core_count(), lambda: stop.received is not None)
+    found = tuned_words(argv[1:], resolved, core_count(), stop)
     argv = [argv[0], *without(argv[1:], ("autotune",)), *found]
     resolved = resolve(argv[1:], profile=profile)
     names = [word.partition("=")[0].removeprefix("--") for word in found]

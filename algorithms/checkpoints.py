@@ -388,10 +388,9 @@ def _require_plain(value: Any, where: str) -> None:
 
 def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path]) -> str:
     reasons = "; ".join(warnings) if warnings else f"there is none of kind {kind!r}"
-    if others:
-        remedy = f"there is {others[0]}: try --load_checkpoint_kind=best, or copy a milestone into the folder"
-    else:
-        remedy = REMEDY
+    remedy = REMEDY
+    if others:  # milestones: for a kind that a run goes on from, all else has been tried
+        remedy = f"copy a milestone into the folder, such as {others[0]}"
     return f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; {remedy}"
 
 

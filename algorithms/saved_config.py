@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from appo.utils.options import ConfigError
 
 LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "preset", "config")  # of an experiment
-# The next start may have another terminal; --autotune has chosen sizes, which are kept, and need not run again.
-NOT_RESTORED = (*LOCATION, "debug", "view", "autotune")
+# The next start may have another terminal; --autotune has chosen sizes, which are kept, and need not run again; and one
+# start from the best checkpoint does not mean that all later ones throw away what came after it.
+NOT_RESTORED = (*LOCATION, "debug", "view", "autotune", "load_checkpoint_kind")
 CHOSEN_ANEW = ("seed", "num_workers")  # for each experiment and machine, unless somebody typed them
 REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
 

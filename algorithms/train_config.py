@@ -123,17 +123,24 @@ def from_json(text: str, *, source: str = CONFIG_FILE) -> TrainConfig:
     return config
 
 
+def holds_blocks(config: TrainConfig) -> bool:
+    """Actors wait for the weights that their last rollout led to."""
+    return not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0
+
+
 def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
     """Refuse what cannot run with this environment: the check that needs to know how many agents it has.
 
     Raises:
         ConfigError: players that the environment has no seats or scripts for; synchronous training whose batches are
-            larger than what all blocks hold: it would wait for ever.
+            larger than what all blocks hold: it would wait for ever; a step size that follows changes of the policy
+            where the learner sees none.
     """
     learning, sampling = config.learning, config.sampling
     _check_players(sampling, spec)
     trajectories = sampling.num_workers * sampling.num_envs_per_worker * spec.agents_per_env // sampling.num_policies
     needed = learning.trajectories_per_iteration
+    _check_schedule(config, trajectories)
     if config.workers.async_rl or trajectories >= needed:
         return
     of_policy = f" of each of {sampling.num_policies} policies" if sampling.num_policies > 1 else ""
@@ -146,6 +153,21 @@ def check_with_spec(config: TrainConfig, spec: EnvSpec) -> None:
         f"{of_policy} takes {needed} (num_batches_per_iteration={learning.num_batches_per_iteration} of batch_size="
         f"{learning.batch_size}); nearest: {smaller}num_envs_per_worker={envs}"
     )
+
+
+def _check_schedule(config: TrainConfig, trajectories: int) -> None:
+    """Refuse a schedule by KL divergence where each iteration learns once from what its own weights have chosen."""
+    learning, sampling = config.learning, config.sampling
+    is_one_step = learning.num_batches_per_iteration * learning.ppo_epochs == 1
+    # With a rest, or where opponents leave columns out, the next iteration has rows that older weights have chosen.
+    is_whole = sampling.num_policies == 1 and not sampling.self_play
+    is_whole = is_whole and learning.trajectories_per_iteration % trajectories == 0
+    if learning.lr_schedule.startswith("kl_adaptive") and holds_blocks(config) and is_one_step and is_whole:
+        name = "num_minibatches_to_accumulate=0" if config.workers.async_rl else "async_rl=False"
+        raise ConfigError(
+            f"lr_schedule={learning.lr_schedule} has no change of the policy to follow with {name} and one optimizer "
+            "step per iteration: the weights that learn are those that acted; nearest: --ppo_epochs=2"
+        )
 
 
 def _check_players(sampling: SamplingConfig, spec: EnvSpec) -> None:

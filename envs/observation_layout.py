@@ -10,7 +10,7 @@ Letters:  E = agent rows,  C, H, W of an image = channels, height, width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -237,6 +237,14 @@ def _mask_part(space: spaces.Space[Any], path: tuple[str, ...]) -> ObservationPa
     )
 
 
+def has_channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image with three axes, the last ones of `shape`, has its channels behind height and width.
+
+    They are the shorter of the two outer axes; Gymnasium puts them last.
+    """
+    return shape[-1] <= shape[-3]
+
+
 def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> ObservationPart:
     shape, dtype = space.shape, space.dtype.name
     stored = _STORED_AS.get(dtype, dtype)
@@ -244,8 +252,7 @@ def _box_part(space: spaces.Box, name: str, path: tuple[str, ...]) -> Observatio
         return ObservationPart(ObservationLeaf(name, shape or (1,), stored, "vector"), path, shape, space.dtype)
     if len(shape) == 2:
         return ObservationPart(ObservationLeaf(name, (1, *shape), stored, "image"), path, shape, space.dtype)
-    # The channels are the shorter of the two outer axes of an image; Gymnasium puts them last.
-    channels_last = shape[-1] <= shape[-3]
+    channels_last = has_channels_last(shape)
     height, width, channels = shape[-3:] if channels_last else (shape[-2], shape[-1], shape[-3])
     frames = shape[0] if len(shape) == 4 else 1  # stacked images: each brings its channels
     leaf = ObservationLeaf(name, (frames * channels, height, width), stored, "image")

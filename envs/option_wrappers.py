@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from appo.envs.api import EnvContext
 from appo.envs.config import EnvConfig
 from appo.envs.factories import refusal_of_argument
+from appo.envs.observation_layout import has_channels_last
 from appo.envs.registry import ResolvedEnv, resolve
 from appo.utils.options import ConfigError
 
@@ -112,6 +113,12 @@ def action_repeat(env: Any, number: int) -> Any:
     class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Repeats actions, and reports the frames."""
 
+        def __init__(self) -> None:
+            """Around `env`, of which fewer images are drawn in a second."""
+            super().__init__(env)
+            if rate := env.metadata.get("render_fps"):
+                self.metadata = {**env.metadata, "render_fps": rate / number}
+
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             """Hold an action."""
             total, frames = 0.0, 0
@@ -122,7 +129,7 @@ def action_repeat(env: Any, number: int) -> Any:
                     break
             return observation, total, terminated, truncated, {**info, "num_frames": frames}
 
-    return ActionRepeat(env)
+    return ActionRepeat()
 
 
 def _time_limit(env: Any, steps: int) -> Any:
@@ -174,10 +181,12 @@ def stack(env: Any, number: int) -> Any:
     """The last observations side by side: channels of images, entries of vectors; the first one again at the start."""
     import gymnasium
 
-    shape = _shape(env, "wrap_stack")
-    axis = 0 if len(shape) == 3 and shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4) else len(shape) - 1
-    if not shape:
+    if not _shape(env, "wrap_stack"):
         raise ConfigError(f"wrap_stack needs arrays; observations are {env.observation_space}")
+    shape, axis = _joined_along(env.observation_space, number)
+
+    def joined(arrays: Iterable[Any]) -> Any:
+        return np.concatenate([np.reshape(array, shape) for array in arrays], axis)
 
     class Stack(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Shows the last observations, the newest last."""
@@ -186,7 +195,7 @@ def stack(env: Any, number: int) -> Any:
             """Around `env`."""
             super().__init__(env)
             space = env.observation_space
-            low, high = (np.concatenate([bound] * number, axis) for bound in (space.low, space.high))
+            low, high = (joined([bound] * number) for bound in (space.low, space.high))
             self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
             self._seen: collections.deque[Any] = collections.deque(maxlen=number)
 
@@ -200,9 +209,27 @@ def stack(env: Any, number: int) -> Any:
             self._seen.append(np.array(observation))  # the environment may write into its own once more
             while len(self._seen) < number:
                 self._seen.append(self._seen[0])
-            return np.concatenate(self._seen, axis)
+            return joined(self._seen)
 
     return Stack()
+
+
+def _joined_along(space: Any, number: int) -> tuple[tuple[int, ...], int]:
+    """The shape that each of so many observations has where they are joined, and the axis along which they are.
+
+    Images [height, width] get an axis of channels. Where so many channels would be taken for a height, images keep
+    theirs apart and get an axis before them, which `ObservationLayout` understands as well.
+    """
+    shape = space.shape
+    if len(shape) == 2 and space.dtype == np.uint8:
+        shape = (*shape, 1)
+    if len(shape) == 4:
+        return shape, 0
+    if len(shape) != 3:
+        return shape, len(shape) - 1
+    axis = 2 if has_channels_last(shape) else 0
+    all_of_them = [size * number if index == axis else size for index, size in enumerate(shape)]
+    return (shape, axis) if has_channels_last(all_of_them) == has_channels_last(shape) else ((1, *shape), 0)
 
 
 def _is_bytes(space: Any) -> bool:

@@ -27,6 +27,7 @@ from appo.utils.options import options_of
 RETURN, LOWEST, HIGHEST = "0_aux/avg_reward", "0_aux/avg_reward_min", "0_aux/avg_reward_max"
 FRAMES_PER_SECOND = "0_aux/_fps"
 POINTS = 300  # of the grid of an environment: as many as a panel can show
+LAST_HOLDS = 0.01  # share of the axis: runs overshoot their budget by an iteration, more or less
 X_AXES = {"frames": ("env_frames", 1.0), "hours": ("train_seconds", 3600.0)}  # -> key of metrics.jsonl, its unit
 # Neither of these changes how a policy learns, but for a schedule that follows the budget.
 _BUDGET = ("train_for_env_steps", "train_for_seconds")
@@ -258,7 +259,7 @@ def group_of(env: str, label: str, runs: Sequence[dict[int, Series]], end: float
     """
     grid = np.linspace(0.0, end, POINTS + 1)[1:]
     curves = [(number, policy, series) for number, run in enumerate(runs) for policy, series in run.items()]
-    values = seeds.align([series for _, _, series in curves], grid)
+    values = seeds.align([series for _, _, series in curves], grid, last_holds=LAST_HOLDS * end)
     numbers, policies = (np.array([curve[place] for curve in curves]) for place in (0, 1))
     means = seeds.running_mean(values, max(1, round(smooth * POINTS)))
     return Group(env, label, len(runs), grid, seeds.summarize(means, numbers, policies))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.algorithms.familiar_words import SYNONYMS
-from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.run.config import CONFIG_FILE, MOVED_ASIDE
 from appo.algorithms.saved_config import Saved, parse_saved
 from appo.tools.arguments import Refused, nearest
 from appo.utils.cli import typed_word
@@ -137,6 +137,23 @@ def env_of(experiment: Found) -> str:
         return text_of(experiment.options, ENV)
     started = _command_lines(experiment.folder)
     return (typed_word(started[-1], ENV) if started else None) or _MISSING
+
+
+def without_moved_aside(experiments: Sequence[Found], named: Sequence[Path]) -> list[Found]:
+    """Without those that `--restart_behavior=restart` moved aside for one that is there, but for what is in `named`."""
+    folders = {experiment.folder.resolve() for experiment in experiments}
+    kept = {place.resolve() for place in named}
+    return [
+        experiment
+        for experiment in experiments
+        if (place := experiment.folder.resolve()) in kept or _in_whose_way(place) not in folders
+    ]
+
+
+def _in_whose_way(folder: Path) -> Path | None:
+    """The experiment for which this one was moved aside, as its name says."""
+    name = MOVED_ASIDE.fullmatch(folder.name)
+    return folder.with_name(name["name"]) if name else None
 
 
 def of_env(experiments: Sequence[Found], pattern: str | None) -> list[Found]:

@@ -25,6 +25,7 @@ from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import LOCATION, parse_saved
 from appo.envs.api import EnvError, UnsupportedSpaceError
 from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.experiments import STATUS_FILE
 from appo.utils.files import atomic_write_json, atomic_write_text
 from appo.utils.options import ConfigError, to_text
 
@@ -45,7 +46,7 @@ after {frames} frames of the simulator and {steps} optimizer steps.
 {curves}## Use
 
 ```sh
-hf download <user>/{name} --local-dir train_dir/{name}
+hf download {repository} --local-dir train_dir/{name}
 python enjoy_appo.py --experiment={name}      # watch it
 ```
 
@@ -81,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         if chosen.push and chosen.push.count("/") != 1:
             raise Refused(f"--push={chosen.push}: a repository is named user/name")
         command = shlex.join(["appo-tools", "hub", *argv])
-        for line in write_folder(chosen.experiment, chosen.folder, chosen.load_checkpoint_kind, command):
+        for line in write_folder(chosen.experiment, chosen.folder, chosen.load_checkpoint_kind, command, chosen.push):
             print(f"hub: {line}", file=sys.stderr)
     except (Refused, ConfigError, UnsupportedSpaceError, EnvError, OSError) as error:
         print(f"hub: {str(error).partition(chr(10))[0]}", file=sys.stderr)
@@ -90,8 +91,15 @@ def main(argv: Sequence[str]) -> int:
     return push(chosen.folder, chosen.push, is_private=chosen.private) if chosen.push else EXIT_OK
 
 
-def write_folder(experiment: Path, folder: Path, kind: str, command: str) -> list[str]:
+def write_folder(experiment: Path, folder: Path, kind: str, command: str, repository: str = "") -> list[str]:
     """Write the folder; what was left out, and why.
+
+    Args:
+        experiment: whose policies they are.
+        folder: to be written.
+        kind: of checkpoint, latest or best.
+        command: for the card.
+        repository: of the hub, for the card; empty: not known.
 
     Raises:
         ConfigError: the experiment has no checkpoint that can be played.
@@ -100,8 +108,7 @@ def write_folder(experiment: Path, folder: Path, kind: str, command: str) -> lis
     """
     from appo.algorithms.evaluation.loading import restore_policy
 
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CARD).is_file())):
-        raise Refused(f"{folder} holds something else; name a new folder")
+    _require_own(folder, experiment)
     first = restore_policy(experiment, kind=kind)
     numbers = range(first.config.sampling.num_policies)
     restored = [first, *(restore_policy(experiment, policy=number, kind=kind) for number in numbers[1:])]
@@ -111,16 +118,38 @@ def write_folder(experiment: Path, folder: Path, kind: str, command: str) -> lis
     atomic_write_json(folder / CONFIG_FILE, {"options": options, "typed": sorted(set(saved.typed) - set(LOCATION))})
     left_out = []
     for number, each in enumerate(restored):
-        place = policy_folder(folder, number)
-        shutil.rmtree(place, ignore_errors=True)  # of an earlier time
-        place.mkdir()
-        shutil.copy2(each.checkpoint.path, place)
+        _replace_checkpoint(policy_folder(folder, number), each.checkpoint.path)
         left_out += _export(each, folder / (f"policy_{number:02d}.onnx" if len(restored) > 1 else "policy.onnx"))
     left_out += _copy_pictures(experiment, folder)
     best = max(restored, key=lambda each: _score(each.checkpoint)[0])
     files = sorted(path.name for path in folder.iterdir())
-    atomic_write_text(folder / CARD, card(experiment.resolve().name, best, files, command))
+    atomic_write_text(folder / CARD, card(experiment.resolve().name, best, files, command, repository))
     return left_out
+
+
+def _require_own(folder: Path, experiment: Path) -> None:
+    """Refuse a folder whose content this command would destroy.
+
+    Raises:
+        Refused: it holds something else, or what was trained there.
+    """
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CARD).is_file())):
+        raise Refused(f"{folder} holds something else; name a new folder")
+    is_trained = (folder / STATUS_FILE).exists()  # a folder from the hub in which training went on
+    if is_trained or experiment.resolve().is_relative_to(folder.resolve()):
+        raise Refused(f"{folder} holds an experiment, whose checkpoints would be deleted; name a new folder")
+
+
+def _replace_checkpoint(place: Path, checkpoint: Path) -> None:
+    """Put a checkpoint where those of an earlier time are; they stay when it cannot be copied."""
+    copied = place.with_name(f".{place.name}.part")
+    try:
+        shutil.copy2(checkpoint, copied)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        copied.replace(place / checkpoint.name)
+    finally:
+        copied.unlink(missing_ok=True)
 
 
 def _export(restored: RestoredPolicy, path: Path) -> list[str]:
@@ -159,7 +188,7 @@ def _score(checkpoint: Checkpoint) -> tuple[float, float, int]:
     return statistics.fmean(returns), statistics.pstdev(returns), len(returns)
 
 
-def card(name: str, restored: RestoredPolicy, files: Sequence[str], command: str) -> str:
+def card(name: str, restored: RestoredPolicy, files: Sequence[str], command: str, repository: str) -> str:
     """The page of the repository; what the hub reads of it comes first, as JSON, which is YAML as well."""
     from appo.algorithms.evaluation.model_card import changed_options
 
@@ -182,6 +211,7 @@ def card(name: str, restored: RestoredPolicy, files: Sequence[str], command: str
     return _CARD.format(
         head="\n".join(f"{key}: {json.dumps(value)}" for key, value in head.items()),
         name=name,
+        repository=repository or f"<user>/{name}",
         env=env,
         score=f"{score}, of the newest {number} episodes of training" if number else "unknown, no episode had ended",
         frames=checkpoint.env_frames,

@@ -38,7 +38,7 @@ from appo.tools.curves import (
     read_curves,
     read_groups,
 )
-from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env
+from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env, without_moved_aside
 
 MOST_PANELS = 6
 TABLE_SUFFIX = ".csv"
@@ -156,7 +156,11 @@ def main(argv: Sequence[str]) -> int:
         chosen = _parse(argv)
         *folders, target = map(Path, chosen.words)
         _require_format(target)
-        experiments = of_env(find_experiments(folders), chosen.env)
+        found = of_env(find_experiments(folders), chosen.env)
+        experiments = without_moved_aside(found, folders)
+        if len(experiments) < len(found):
+            left_out = f"{len(found) - len(experiments)} that --restart_behavior=restart moved aside"
+            print(f"plot: without {left_out}; name them to have them drawn", file=sys.stderr)
         is_plain = chosen.metric is None and chosen.x is None and chosen.smooth is None
         if len(experiments) == 1 and is_plain and target.suffix != TABLE_SUFFIX:
             (only,) = experiments

@@ -36,12 +36,13 @@ class Summary(NamedTuple):
     high: Array
 
 
-def align(curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: Array) -> Array:
+def align(curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: Array, last_holds: float = 0.0) -> Array:
     """Curves on a common grid, each point in force until the next one (step interpolation).
 
     Args:
         curves: of each its positions, ascending, and its values there.
         grid: [X] ascending.
+        last_holds: how far beyond its position a curve's last point is in force.
 
     Returns:
         [C, X]; NaN outside of a curve's own positions.
@@ -50,7 +51,7 @@ def align(curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: Array
     for row, (positions, values) in zip(aligned, curves, strict=True):
         if len(positions):
             newest = np.searchsorted(np.asarray(positions, float), grid, side="right") - 1
-            inside = (newest >= 0) & (grid <= positions[-1])
+            inside = (newest >= 0) & (grid <= positions[-1] + last_holds)
             row[inside] = np.asarray(values, float)[newest[inside]]
     return aligned
 
@@ -113,7 +114,7 @@ def bootstrap_interval(
 
 
 def summarize(values: Array, seeds: NDArray[np.int64], strata: NDArray[np.int64]) -> Summary:
-    """Mean, IQM and interval where at least half of the seeds have a value; the interval where two of them have.
+    """Mean, IQM and interval where half of the seeds and of the curves have a value; the interval where two seeds have.
 
     Args:
         values: [C, X] with NaN where a curve has no value.
@@ -128,7 +129,7 @@ def summarize(values: Array, seeds: NDArray[np.int64], strata: NDArray[np.int64]
         columns = which.reshape(-1) == number
         count = len(np.unique(seeds[there]))
         num_seeds[columns] = count
-        if count == 0 or 2 * count < len(np.unique(seeds)):
+        if count == 0 or 2 * count < len(np.unique(seeds)) or 2 * there.sum() < len(there):
             continue
         present = values[np.ix_(there, columns)]
         told[0, columns], told[1, columns] = present.mean(axis=0), iqm(present)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
-from appo.tools.sweep_cluster import Cluster
+from appo.tools.sweep_cluster import Cluster, left
 from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
 from appo.tools.sweep_processes import Slot, holder, lock_file, slots_of
@@ -52,7 +52,8 @@ def show_status(folder: Path) -> None:
     if sweep is None:
         raise ConfigError(f"{folder} is not the folder of a sweep; name one such as train_dir/plan")
     for name, record in sweep.records.items():
-        if record.state == RUNNING and holder(lock_file(folder, name)) is None:
+        lock = lock_file(folder, name)
+        if record.state == RUNNING and holder(lock) is None and left(folder, lock) is None:
             record.state = WAITING  # its launcher is gone, and so is the trial
     show_all(folder, sweep)
 

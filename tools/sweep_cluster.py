@@ -29,6 +29,8 @@ CLUSTERS = ("slurm", "local")
 JOBS = "jobs"  # in the sweep's folder: what submitit writes
 _INSTALL = "pip install submitit==1.5.4"
 _USUAL = {"timeout_min": 24 * 60, "nodes": 1, "tasks_per_node": 1}
+# submitit counts how often a job's time was over, and gives it up after three. A trial saves and goes on each time.
+_MOST_TIMEOUTS = 1_000_000
 _POLL_S = 0.5
 _FAILED = 1  # the exit code of a trial that runs elsewhere already, or whose job has none
 
@@ -114,7 +116,8 @@ class Cluster:
 
         Args:
             folder: of the sweep.
-            settings: `[slurm]` of the plan: parameters of submitit's `AutoExecutor`, and `cluster`.
+            settings: `[slurm]` of the plan: parameters of submitit's `AutoExecutor`, `slurm_max_num_timeout`, and
+                `cluster`.
 
         Raises:
             ConfigError: submitit is not installed, there is no such cluster here, or it has no such parameter.
@@ -125,6 +128,9 @@ class Cluster:
         self._name = self._settings.pop("cluster", CLUSTERS[0])
         if self._name not in CLUSTERS:
             raise ConfigError(f"[slurm] cluster is {self._name!r}; known: {', '.join(CLUSTERS)}")
+        self._most_timeouts = self._settings.pop("slurm_max_num_timeout", _MOST_TIMEOUTS)
+        if not isinstance(self._most_timeouts, int) or self._most_timeouts < 0:
+            raise ConfigError(f"[slurm] slurm_max_num_timeout is {self._most_timeouts!r}; a whole number from 0")
         with tempfile.TemporaryDirectory() as place:
             self._executor_in(Path(place))
 
@@ -132,7 +138,8 @@ class Cluster:
         import submitit
 
         try:
-            executor = submitit.AutoExecutor(folder, cluster=self._name)
+            most = {f"{self._name}_max_num_timeout": self._most_timeouts}
+            executor = submitit.AutoExecutor(folder, cluster=self._name, **most)
             executor.update_parameters(**_USUAL | self._settings)
         except (NameError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"[slurm]: {' '.join(str(error).split())}") from error
@@ -154,19 +161,25 @@ class Cluster:
                 job = self._executor.submit(TrialJob(command, lock_file.absolute(), output.absolute()))
         except Exception as error:  # of submitit, and of the commands that it starts
             raise OSError(f"{name} was not queued: {error}") from error
-        atomic_write_json(_job_file(lock_file), {"job": job.job_id})
+        atomic_write_json(_job_file(lock_file), {"job": job.job_id, "cluster": self._name})
         return ClusterProcess(job)
 
-    def left(self, lock_file: Path) -> ClusterProcess | None:
-        """The job of a trial that an earlier launcher has queued and that has not ended; None: there is none."""
+
+def left(folder: Path, lock_file: Path) -> ClusterProcess | None:
+    """The job of a trial that a launcher has queued and that has not ended; None: there is none, or none is known of.
+
+    Args:
+        folder: of the sweep.
+        lock_file: of the trial.
+    """
+    with contextlib.suppress(ImportError, OSError, ValueError, KeyError):
+        written = json.loads(_job_file(lock_file).read_text(encoding="utf-8"))
         import submitit
 
-        kind = submitit.SlurmJob if self._name == CLUSTERS[0] else submitit.LocalJob
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            job_id = json.loads(_job_file(lock_file).read_text(encoding="utf-8"))["job"]
-            job: Any = kind(self._folder, job_id)
-            return None if job.done() else ClusterProcess(job)
-        return None
+        kind = submitit.SlurmJob if written["cluster"] == CLUSTERS[0] else submitit.LocalJob
+        job: Any = kind(folder / JOBS, written["job"])
+        return None if job.done() else ClusterProcess(job)
+    return None
 
 
 @contextlib.contextmanager

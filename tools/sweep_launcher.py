@@ -23,7 +23,7 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.experiment import LOCK_FILE
 from appo.tools import sweep_processes as processes
-from appo.tools.sweep_cluster import Cluster, ClusterProcess
+from appo.tools.sweep_cluster import Cluster, ClusterProcess, left
 from appo.tools.sweep_plan import Plan, Search, Trial, check_options, read_injected, typed
 from appo.tools.sweep_screen import Screen
 from appo.tools.sweep_search import choose, require_optuna
@@ -98,7 +98,7 @@ class Launcher:
             if record.is_injected or (plan.search is not None and record.varied):
                 trial = plan.trial(record.varied, self._trials)
                 self._trials[trial.name] = trial
-            elif name not in self._trials and processes.holder(processes.lock_file(self.folder, name)) is not None:
+            elif name not in self._trials and (self._job(name) or self._holder(name)):
                 self._trials[name] = Trial(name, record.options)  # the plan has it no more, but it runs
         if plan.search is not None:
             require_optuna()
@@ -201,8 +201,7 @@ class Launcher:
     def _look(self) -> None:
         """Find out where all trials stand, and take over those that an earlier launcher has left running."""
         for name, trial in self._trials.items():
-            lock, cluster = processes.lock_file(self.folder, name), self._settings.cluster
-            job = cluster.left(lock) if cluster is not None else None
+            lock, job = processes.lock_file(self.folder, name), self._job(name)
             is_running = processes.is_locked(lock)  # first: where it does not run, its files are its last ones
             self._sweep.records[name] = record = self._record(trial)
             if job is not None:
@@ -212,11 +211,19 @@ class Launcher:
                 record.state = RUNNING
                 self._screen.tell(f"{name}: is queued, or runs already")
             elif is_running:
-                cores = set(processes.cores_of(processes.holder(lock)))
+                cores = set(processes.cores_of(self._holder(name)))
                 slots = [i for i, slot in enumerate(self._settings.slots) if cores & set(slot.cores)]
                 self._running[name] = _Run(None, frozenset(slots))
                 record.state = RUNNING
                 self._screen.tell(f"{name}: runs already")
+
+    def _holder(self, name: str) -> int | None:
+        """The process of a trial that an earlier launcher has started, if it runs here."""
+        return processes.holder(processes.lock_file(self.folder, name))
+
+    def _job(self, name: str) -> ClusterProcess | None:
+        """The job of a trial that an earlier launcher has queued, if it has not ended."""
+        return left(self.folder, processes.lock_file(self.folder, name)) if self._settings.cluster else None
 
     def _result(self, name: str) -> Result:
         return result_of(self.folder / name, self._plan.objective, self._plan.direction)

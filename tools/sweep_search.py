@@ -8,6 +8,7 @@ than which no other is both better and cheaper.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,8 @@ def choose(
     Args:
         search: where they come from.
         direction: whether more of the objective is better, or less.
-        records: trials so far; those with `varied` were chosen here, or injected with the same options.
+        records: trials so far; those with `varied` were chosen here, or injected with the same options. Nothing is
+            learned from those outside of the present ranges.
         results: of the same trials.
         number: of the choice; with the same trials, another number gives another choice.
     """
@@ -58,7 +60,8 @@ def choose(
         state = states.FAIL if is_over else states.COMPLETE if record.state == DONE else states.RUNNING
         given = {option: _to_optuna(search.space[option], chosen) for option, chosen in record.varied.items()}
         told = values if state == states.COMPLETE else None
-        study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, values=told))
+        with contextlib.suppress(ValueError):  # of ranges that have changed since, or injected from outside of them
+            study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, values=told))
     chosen = study.ask(space).params
     return {name: search.space[name].rounded(_from_optuna(search.space[name], chosen[name])) for name in space}
 

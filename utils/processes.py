@@ -173,11 +173,28 @@ def core_count(root: Path = Path("/")) -> int:
     return max(1, min([len(usable_cores()), *map(math.ceil, _cpu_quotas(root))]))
 
 
-def available_memory() -> int:
-    """Bytes that this process and its children can still take: of the machine, or of the container it runs in."""
+def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process and its children can still take: of the machine, or of the container it runs in.
+
+    `group`: folder of what the system tells of a container.
+    """
     available = int(psutil.virtual_memory().available)
-    limit, used = (_read_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    return available if limit is None or used is None else min(available, limit - used)
+    limit, used = (_read_number(group / name) for name in ("memory.max", "memory.current"))
+    if limit is None or used is None:
+        return available
+    return min(available, limit - used + _reclaimable(group / "memory.stat"))
+
+
+def _reclaimable(stat_file: Path) -> int:
+    """Bytes of a container that count as used and are given back when they are needed: files that were read or written.
+
+    Files in shared memory are not: they are nowhere else.
+    """
+    try:
+        numbers = dict(line.split() for line in stat_file.read_text().splitlines())
+        return max(0, int(numbers["file"]) - int(numbers["shmem"]) - int(numbers.get("file_dirty", 0)))
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def allow_many_descriptors() -> None:

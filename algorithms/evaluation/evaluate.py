@@ -8,9 +8,10 @@ Letters:  E = agent rows = environments * agents per environment.
 
 from __future__ import annotations
 
+import collections
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -47,7 +48,7 @@ class Summary(NamedTuple):
 
     mean: float
     std: float  # of the population they are drawn from: divided by n - 1
-    sem: float  # standard error of the mean
+    sem: float  # standard error of the mean, from one number of each match: its agents' are not independent
     min: float
     max: float
 
@@ -65,6 +66,9 @@ class EvalResult:
     env_ids: NDArray[np.int64]  # the environment of each episode
     agents: NDArray[np.int64]  # the agent of each
     extras: dict[str, NDArray[np.float64]]  # what `extra` has the means of
+    matches: NDArray[np.int64]  # the match of each episode: one for all agents of an environment at a time
+    summaries: dict[str, Summary]  # of return, true_return and length
+    extra_summaries: dict[str, Summary]
     episodes: tuple[EpisodeFinished, ...]  # what all of the above is made from
     is_complete: bool  # all that was asked for was played; else those that ended first, the short ones, count too often
     aborted: int = 0  # episodes that were lost with their environment, and played again
@@ -72,36 +76,50 @@ class EvalResult:
     @property
     def mean(self) -> float:
         """Of the returns."""
-        return summarize(self.returns).mean
+        return self.summaries["return"].mean
 
     @property
     def std(self) -> float:
         """Of the returns."""
-        return summarize(self.returns).std
+        return self.summaries["return"].std
 
     @property
     def sem(self) -> float:
         """Standard error of the mean return."""
-        return summarize(self.returns).sem
+        return self.summaries["return"].sem
 
     @property
     def min(self) -> float:
         """Of the returns."""
-        return summarize(self.returns).min
+        return self.summaries["return"].min
 
     @property
     def max(self) -> float:
         """Of the returns."""
-        return summarize(self.returns).max
+        return self.summaries["return"].max
 
 
-def summarize(values: NDArray[Any]) -> Summary:
-    """Mean, spread and extremes of [n] numbers."""
+def summarize(values: NDArray[Any], matches: NDArray[np.int64]) -> Summary:
+    """Mean, spread and extremes of [n] numbers, each of an agent in a match."""
     n = len(values)
     if not n:
         return Summary(*[math.nan] * len(Summary._fields))
     std = float(values.std(ddof=1)) if n > 1 else math.nan
-    return Summary(float(values.mean()), std, std / math.sqrt(n), float(values.min()), float(values.max()))
+    _, which, sizes = np.unique(matches, return_inverse=True, return_counts=True)
+    means = np.bincount(which, values) / sizes
+    sem = float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+    return Summary(float(values.mean()), std, sem, float(values.min()), float(values.max()))
+
+
+def _matches_of(counted: Sequence[Counted]) -> NDArray[np.int64]:
+    """[n] a number for the match of each episode: the k-th episodes of an environment's agents are one match."""
+    played: collections.Counter[tuple[int, int]] = collections.Counter()
+    numbers: dict[tuple[int, int], int] = {}
+    found = np.empty(len(counted), np.int64)
+    for index, each in enumerate(counted):
+        played[each.env, each.agent] += 1
+        found[index] = numbers.setdefault((each.env, played[each.env, each.agent]), len(numbers))
+    return found
 
 
 def choose_num_envs(num_episodes: int | None, most: int = MAX_ENVS) -> int:
@@ -167,21 +185,34 @@ def evaluate_policy(
 
 def _result(counted: list[Counted], collector: EpisodeCollector, wall_time: float, *, is_complete: bool) -> EvalResult:
     episodes = [each.episode for each in counted]
-    true_returns = [episode.true_return for episode in episodes if not math.isnan(episode.true_return)]
-    extras: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.extra.items():
-            extras.setdefault(name, []).append(value)
+    matches = _matches_of(counted)
+    returns = np.array([episode.episode_return for episode in episodes], np.float64)
+    objectives = np.array([episode.true_return for episode in episodes], np.float64)
+    lengths = np.array([episode.length_frames for episode in episodes], np.int64)
+    has_objective = ~np.isnan(objectives)
+    extras: dict[str, NDArray[np.float64]] = {}
+    extra_summaries: dict[str, Summary] = {}
+    for name in sorted({name for episode in episodes for name in episode.extra}):
+        tells = np.array([name in episode.extra for episode in episodes])
+        extras[name] = np.array([episode.extra[name] for episode in episodes if name in episode.extra], np.float64)
+        extra_summaries[name] = summarize(extras[name], matches[tells])
     return EvalResult(
-        returns=np.array([episode.episode_return for episode in episodes], np.float64),
-        true_returns=np.array(true_returns, np.float64),
-        lengths=np.array([episode.length_frames for episode in episodes], np.int64),
-        extra={name: sum(values) / len(values) for name, values in sorted(extras.items())},
+        returns=returns,
+        true_returns=objectives[has_objective],
+        lengths=lengths,
+        extra={name: summary.mean for name, summary in extra_summaries.items()},
         frames=collector.frames,
         wall_time=wall_time,
         env_ids=np.array([each.env for each in counted], np.int64),
         agents=np.array([each.agent for each in counted], np.int64),
-        extras={name: np.array(values, np.float64) for name, values in sorted(extras.items())},
+        extras=extras,
+        matches=matches,
+        summaries={
+            "return": summarize(returns, matches),
+            "true_return": summarize(objectives[has_objective], matches[has_objective]),
+            "length": summarize(lengths, matches),
+        },
+        extra_summaries=extra_summaries,
         episodes=tuple(episodes),
         is_complete=is_complete,
         aborted=collector.aborted,

@@ -58,6 +58,7 @@ class EvaluationJob(NamedTuple):
     device: str  # as torch names it
     seed: int  # the same seed plays the same episodes
     sampling: SamplingConfig = SamplingConfig()
+    wrap_action_repeat: int = 1  # steps of the environment that one action covers
     ends_unwatched: bool = True  # after some episodes, where there are neither limits nor a window
 
     @property
@@ -81,12 +82,15 @@ class EvaluationJob(NamedTuple):
                 f"tournament=True lets players change seats, and agent_policy_map={self.sampling.agent_policy_map!r} "
                 "trained each policy for its own agents; score them together without --tournament"
             )
-        skip, repeat = getattr(self.family_options, "env_frameskip", 1), self.options.render_action_repeat
+        name, skip = "env_frameskip", getattr(self.family_options, "env_frameskip", 1)
+        if self.wrap_action_repeat > 1:  # not for families with a frameskip of their own
+            name, skip = "wrap_action_repeat", self.wrap_action_repeat
+        repeat = self.options.render_action_repeat
         if repeat % skip:
             nearest = max(skip, round(repeat / skip) * skip)
             raise ConfigError(
-                f"render_action_repeat={repeat} is no multiple of env_frameskip={skip}, the frames of one step; "
-                f"nearest: {nearest}, or --env_frameskip=1 as well, which draws every frame"
+                f"render_action_repeat={repeat} is no multiple of {name}={skip}, the frames of one step; "
+                f"nearest: {nearest}, or --{name}=1 as well, which draws every frame"
             )
 
 

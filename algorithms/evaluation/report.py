@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from appo.algorithms.evaluation.evaluate import EvalResult, summarize
+from appo.algorithms.evaluation.evaluate import EvalResult
 from appo.algorithms.messages import EpisodeFinished
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
@@ -58,11 +58,12 @@ def print_result(result: EvalResult, title: str, console: Console | None = None)
         console.print(f"no episode ended: {speed}", soft_wrap=True)
         return
     table = Table("", "mean", "std", "std error", "min", "max", "episodes", title=title)
-    rows = {"return": result.returns, "true return": result.true_returns, "frames": result.lengths}
-    for name, values in rows.items():
-        table.add_row(name, *[_number(value) for value in summarize(values)], str(len(values)))
-    for name, values in result.extras.items():
-        table.add_row(name, *[_number(value) for value in summarize(values)], str(len(values)))
+    titles = {"return": "return", "true_return": "true return", "length": "frames"}
+    counts = {"return": len(result.returns), "true_return": len(result.true_returns), "length": len(result.lengths)}
+    for name, summary in result.summaries.items():
+        table.add_row(titles[name], *[_number(value) for value in summary], str(counts[name]))
+    for name, summary in result.extra_summaries.items():
+        table.add_row(name, *[_number(value) for value in summary], str(len(result.extras[name])))
     console.print(table)
     lost = f"; {result.aborted} episodes were lost with their environment and played again" if result.aborted else ""
     console.print(speed + lost, soft_wrap=True)
@@ -113,7 +114,6 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
         Why nothing was written, see `why_kept`; empty: both were.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    numbers = {"return": result.returns, "true_return": result.true_returns, "length": result.lengths}
     content = {
         "title": title,
         "complete": result.is_complete,
@@ -121,8 +121,8 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
         "frames": result.frames,
         "seconds": result.wall_time,
         "aborted": result.aborted,
-        "summary": {name: summarize(values)._asdict() for name, values in numbers.items()},
-        "extra": {name: summarize(values)._asdict() for name, values in result.extras.items()},
+        "summary": {name: summary._asdict() for name, summary in result.summaries.items()},
+        "extra": {name: summary._asdict() for name, summary in result.extra_summaries.items()},
         **conditions._asdict(),
     }
     if reason := why_kept(path.with_suffix(".json"), content):

@@ -80,8 +80,9 @@ class LearningConfig:
     )
     lr_schedule: str = option(
         "constant",
-        "How the step size changes: linear_decay reaches 0 with the budget of environment steps; kl_adaptive_* holds "
-        "the policy's change near --lr_schedule_kl_threshold, looking after each minibatch or epoch",
+        "How the step size changes: linear_decay reaches 0 when the budget is spent, --train_for_env_steps or "
+        "--train_for_seconds, whichever comes first; kl_adaptive_* holds the policy's change near "
+        "--lr_schedule_kl_threshold, looking after each minibatch or epoch whose rows were chosen by older weights",
         choices=("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch"),
     )
     lr_schedule_kl_threshold: float = option(

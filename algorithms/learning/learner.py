@@ -41,6 +41,7 @@ from appo.algorithms.learning.minibatches import (
     Chosen,
     Minibatch,
     check_batch,
+    columns_with,
     num_minibatches,
     put_together,
     split,
@@ -236,22 +237,26 @@ class Learner:
         total = count * self.config.ppo_epochs
         steps: list[_Step] = []
         data = self._gradients.begin(data, count)
+        older = columns_with(whole.valid & (batch.policy_version < policy_version), len(data.columns))
         for _ in range(self.config.ppo_epochs):
             kls = []
             order = self._generator if self.config.shuffle_minibatches else None
             for chosen in split(len(data.columns), count, order, self._device):
                 is_last = len(steps) == total - 1
-                steps.append(self._sgd_step(data, chosen, with_metrics=is_last and with_metrics))
-                kls += [steps[-1].kl] if steps[-1].was_taken else []
+                # The divergence of rows from the weights that have chosen them is 0, and tells of no change.
+                tells = self._schedule.needs_kl and (any(s.was_taken for s in steps) or bool(older[chosen].any()))
+                step = self._sgd_step(data, chosen, with_metrics=is_last and with_metrics)
+                if tells and step.was_taken:
+                    self._schedule.after_minibatch(step.kl)
+                    kls.append(step.kl)
+                steps.append(step)
                 if not is_last:
-                    self._announce(was_taken=steps[-1].was_taken)
+                    self._announce(was_taken=step.was_taken)
             self._schedule.after_epoch(kls)
         self._update_normalizers(whole, steps[:count])
         self._announce(was_taken=True)  # if not, the statistics are new all the same
         num_taken, num_bad = sum(step.was_taken for step in steps), sum(not step.is_sound for step in steps)
-        metrics = {}
-        if with_metrics:
-            metrics = self._metrics(batch_metrics(batch, whole, policy_version), steps, num_taken)
+        metrics = self._metrics(batch_metrics(batch, whole, policy_version), steps, num_taken) if with_metrics else {}
         return IterationResult(metrics, num_taken, num_bad)
 
     def state_dict(self) -> dict[str, Any]:
@@ -332,7 +337,6 @@ class Learner:
             self._apply_gradients(gradient.norm, norm_value)
             self._on_part("optimize")
             self._policy_version += 1
-            self._schedule.after_minibatch(kl_value)
         self._gradients.forget()
         minibatch, objective = gradient.minibatch, gradient.objective
         kept = (minibatch.columns, minibatch.valid, objective.log_ratio, objective.estimates.value_targets)

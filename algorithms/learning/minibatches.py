@@ -159,6 +159,12 @@ def put_together(rows: Tensor, columns: Tensor, trajectories: int) -> Tensor:
     return in_order.reshape(len(rows), -1, trajectories).transpose(0, 1).flatten(0, 1)
 
 
+def columns_with(rows: Tensor, columns: int) -> Tensor:
+    """[columns] bool, which of so many columns that `split` cuts hold a row that is true in [T, B] of the batch."""
+    trajectories = rows.shape[1]
+    return rows.reshape(columns // trajectories, -1, trajectories).any(1).flatten()
+
+
 def num_minibatches(data: Minibatch, chunks: int, batch_size: int) -> int:
     """How many minibatches of `batch_size` rows the data makes, when each trajectory is cut into so many chunks.
 

@@ -1,4 +1,9 @@
-"""How the learning rate changes while training goes on."""
+"""How the learning rate changes while training goes on.
+
+The kl_adaptive schedules follow the KL divergence of a minibatch from the weights that have chosen its rows to those
+that evaluate them, before its own optimizer step. The learner leaves out minibatches whose rows have all been chosen by
+the weights that evaluate them: without a step in between the divergence is 0, whatever the rate is.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +45,12 @@ class LearningRate:
         self._progress = min(max(progress, 0.0), 1.0)
 
     def after_minibatch(self, kl: float) -> None:
-        """Take the mean KL divergence between behaviour and target policy on one minibatch."""
+        """Take the mean KL divergence between behaviour and target policy on one minibatch that tells of a change."""
         if self._config.lr_schedule == "kl_adaptive_minibatch":
             self._adapt(kl)
 
     def after_epoch(self, kls: list[float]) -> None:
-        """Take those of all minibatches of one epoch; none when every step was skipped."""
+        """Take those of all such minibatches of one epoch; none when every step was skipped."""
         if self._config.lr_schedule == "kl_adaptive_epoch" and kls:
             self._adapt(sum(kls) / len(kls))
 

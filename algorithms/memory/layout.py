@@ -170,7 +170,7 @@ def counter_arrays(sizes: Sizes) -> list[ArraySpec]:
         ArraySpec("env_frames", actor_policy, "i8", "actor", "driver", "simulator frames since this run began"),
         ArraySpec("agent_steps", actor_policy, "i8", "actor", "driver", "decisions since this run began"),
         ArraySpec("train_steps", learning, "i8", "learner", "driver", "optimizer steps, over all runs"),
-        ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame budget that is spent"),
+        ArraySpec("progress", learning, "f8", "driver", "learner", "share of the frame or time budget that is spent"),
         ArraySpec(
             "reward_shaping",
             (sizes.players, len(sizes.reward_shaping)),

@@ -33,13 +33,14 @@ class SplitRequests:
     """The row of one split, as its actor writes it."""
 
     def __init__(self, arrays: SharedArrays, actor: int, split: int) -> None:
-        """A request that a dead predecessor left open is withdrawn by asking anew."""
+        """A request that a dead predecessor left open, or had begun to write, is withdrawn by asking anew."""
         self._cell = (actor, split)
         self._block, self._step = arrays["request_block"], arrays["request_step"]
         self._asked = arrays["asked"]
         self._unasked = arrays["unasked"][:, actor, split]  # [P]
         self._answered = arrays["answered"][:, actor, split]  # [P]
-        self._number = int(max(self._asked[self._cell], self._answered.max()))
+        # The predecessor may have said whom it will not ask, and have died before it asked.
+        self._number = int(max(self._asked[self._cell], self._answered.max(), self._unasked.max()))
         self._waits_for_all = True
         self.num_policies = len(self._answered)
         self._one_policy = self.num_policies == 1

@@ -88,10 +88,10 @@ class GruLayer(_RecurrentLayer):
         h = torch.lerp(n, state, z)
         return h, h
 
-    def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
-        """[T, N, F], [N, size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
+    def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+        """[T, N, F], [N, size] and [T, N, 1] bool, an episode begins -> [T, N, size]."""
         projected = nn.functional.linear(x, self.input_weight, self.input_bias).float()
-        return GruSequence.apply(projected, state, keep, self.recurrent_weight, self.recurrent_bias, self.dtype)
+        return GruSequence.apply(projected, state, begins, self.recurrent_weight, self.recurrent_bias, self.dtype)
 
     def unroll_episodes(self, x: Tensor, state: Tensor, parts: Parts) -> Tensor:
         """`unroll`, by the device's library."""
@@ -124,11 +124,11 @@ class LstmLayer(_RecurrentLayer):
         h = o.sigmoid() * tanh(c)
         return h, torch.cat((h, c), 1)
 
-    def unroll(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
-        """[T, N, F], [N, 2 * size] and [T, N, 1], 0.0 where an episode begins -> [T, N, size]."""
+    def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+        """[T, N, F], [N, 2 * size] and [T, N, 1] bool, an episode begins -> [T, N, size]."""
         h, c = state.chunk(2, 1)
         projected = nn.functional.linear(x, self.input_weight, self.input_bias + self.recurrent_bias).float()
-        return LstmSequence.apply(projected, h, c, keep, self.recurrent_weight, self.dtype)
+        return LstmSequence.apply(projected, h, c, begins, self.recurrent_weight, self.dtype)
 
     def unroll_episodes(self, x: Tensor, state: Tensor, parts: Parts) -> Tensor:
         """`unroll`, by the device's library."""
@@ -193,13 +193,13 @@ class RecurrentCore(nn.Module):
         Returns:
             [T, N, output_size].
         """
-        keep = (is_first == 0).to(state.dtype).unsqueeze(-1)
+        begins = (is_first != 0).unsqueeze(-1)
         loops = choices_for(x.device).loops_over_steps if self.loops_over_steps is None else self.loops_over_steps
         # Cut once for all layers: it waits for the device.
-        parts = None if loops else cut(keep)
+        parts = None if loops else cut(begins)
         for layer, layer_state in zip(self.layers, self._split(state), strict=True):
             if parts is None:
-                x = layer.unroll(x, layer_state, keep)
+                x = layer.unroll(x, layer_state, begins)
             else:
                 x = layer.unroll_episodes(x, layer_state, parts)
         return x

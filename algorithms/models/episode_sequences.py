@@ -23,16 +23,16 @@ class Parts(NamedTuple):
     unpacked: Tensor  # [T * N] int64, the inverse
     batch_sizes: Tensor  # [longest part] int64, on the CPU: parts that have a first, second, ... step
     row: Tensor  # [S] int64: whose part it is
-    keep: Tensor  # [S, 1] 1.0 where a part goes on with the row's state, 0.0 where an episode begins
+    begins: Tensor  # [S, 1] bool, an episode begins; else the part goes on with the row's state
 
 
-def cut(keep: Tensor) -> Parts:
-    """[T, N, 1] 0.0 where an episode begins, else 1.0."""
-    steps, rows = keep.shape[:2]
-    goes_on = keep.squeeze(-1).t().cpu() != 0.0  # [N, T]
-    begins = ~goes_on
-    begins[:, 0] = True
-    at = begins.flatten().nonzero().squeeze(1)  # in the order of [N, T]
+def cut(begins: Tensor) -> Parts:
+    """[T, N, 1] bool, an episode begins."""
+    steps, rows = begins.shape[:2]
+    is_first = begins.squeeze(-1).t().cpu()  # [N, T]
+    is_start = is_first.clone()
+    is_start[:, 0] = True
+    at = is_start.flatten().nonzero().squeeze(1)  # in the order of [N, T]
     lengths = torch.diff(at, append=torch.tensor([steps * rows]))
     lengths, order = lengths.sort(descending=True, stable=True)
     at = at[order]
@@ -42,9 +42,8 @@ def cut(keep: Tensor) -> Parts:
     packed = ((start + offset) * rows + row)[exists]
     unpacked = torch.empty_like(packed)
     unpacked[packed] = torch.arange(len(packed))
-    keeps = goes_on.flatten()[at].to(keep.dtype).unsqueeze(1)
-    device = keep.device
-    return Parts(packed.to(device), unpacked.to(device), exists.sum(1), row.to(device), keeps.to(device))
+    device, of_parts = begins.device, is_first.flatten()[at].unsqueeze(1)
+    return Parts(packed.to(device), unpacked.to(device), exists.sum(1), row.to(device), of_parts.to(device))
 
 
 def unroll_gru(x: Tensor, state: Tensor, parts: Parts, weights: list[Tensor]) -> Tensor:
@@ -89,7 +88,8 @@ def _packed(x: Tensor, parts: Parts) -> Tensor:
 
 
 def _before(state: Tensor, parts: Parts) -> Tensor:
-    return (state.index_select(0, parts.row) * parts.keep).unsqueeze(0)
+    # Not a product with zero, which a state that is not finite would survive.
+    return state.index_select(0, parts.row).masked_fill(parts.begins, 0.0).unsqueeze(0)
 
 
 def _unpacked(output: Tensor, parts: Parts, x: Tensor) -> Tensor:

@@ -111,9 +111,11 @@ class PolicyInference:
 
     @torch.no_grad()
     def adopt_received(self) -> None:
-        """Use from now on what was written into `received`."""
+        """Use from now on what was written into `received`. States that are not finite become zero."""
         if self.received is not self._flat:
             self._flat.copy_(self.received)
+        # What former weights made of a state would stay until its episode ends, whatever the weights are by then.
+        self._state.nan_to_num_(0.0, 0.0, 0.0)
         self._prepare()
 
     def upload_buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
@@ -186,7 +188,8 @@ class PolicyInference:
         """[N, H], zero where `is_first`."""
         if not self.model.state_size:
             return self._state.new_empty(len(rows), 0)
-        return self._state.index_select(0, rows) * (is_first == 0).unsqueeze(1)
+        # Not a product with zero, which a state that is not finite would survive.
+        return self._state.index_select(0, rows).masked_fill_((is_first != 0).unsqueeze(1), 0.0)
 
     def _unpacked(self, packed: Tensor) -> InferenceResult:
         """Undo `_packed`."""

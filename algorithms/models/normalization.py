@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 _SMALLEST_SPREAD = 1e-3  # of returns, beside their mean
 CLIP = 5.0  # deviations; beyond, an observation is an outlier of a distribution not yet known
+# The variance of numbers within plus and minus this is 1e36 at most, however they are weighted: float32 ends at 3.4e38.
+# One larger number, such as float32's largest as a sign that something is missing, would make it infinite for ever.
+LARGEST = 1e18
 
 
 class RunningMoments(nn.Module):
@@ -61,8 +64,11 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor) -> None:
-        """Take in the rows of x [..., *shape] where mask [...] is true; none changes nothing."""
-        rows = x[mask.bool()].double()
+        """Take in the rows of x [..., *shape] where mask [...] is true; none changes nothing.
+
+        Numbers beyond plus or minus `LARGEST` count as that.
+        """
+        rows = x[mask.bool()].double().clamp_(-LARGEST, LARGEST)
         if not len(rows):
             return
         mean, variance = self.moments.double().sum(1)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.encoder_registry import (
     choose_encoder,
-    find_encoder,
     output_size_of,
     require_used,
     scales_pixels,
@@ -147,9 +146,8 @@ class CategoryEncoder(nn.Module):
         else:
             size = entries * leaf.num_categories
         vector = ObservationLeaf(leaf.name, (size,), "float32", "vector")
-        encoder = find_encoder("mlp")(vector, config)
-        self.encoder = encoder
-        self.output_size = encoder.output_size
+        self.encoder = choose_encoder(vector, config)(vector, config)
+        self.output_size = output_size_of(self.encoder)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, K] int64 -> [B, output_size]."""

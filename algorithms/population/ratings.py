@@ -194,6 +194,11 @@ class PlacementRatings:
         if old in self._known:
             self._known[new] = self._known[old]
 
+    def become(self, player: str, source: str) -> None:
+        """A player is a copy of another one from now on: it has that one's rating, or none as long as that one has."""
+        self._known.pop(player, None)
+        self.rename(source, player)
+
     def keep(self, players: Iterable[str]) -> None:
         """Forget all others."""
         kept = set(players)

@@ -127,8 +127,11 @@ class Statistics:
         return snapshot
 
     def last_snapshot(self) -> RunSnapshot:
-        """The run after its end, with the last point of every curve; speeds are those before the end."""
-        return self._snapshot("ended", self._points())
+        """The run after its end, with the last point of every curve; speeds are those before the end.
+
+        A run that has ended before every policy knew where it begins is still "starting", and has no points.
+        """
+        return self._snapshot("ended", self._points()) if all(self.restored) else self._snapshot("starting", ())
 
     def expect_true_rewards(self) -> None:
         """Episodes that report no objective have none: the environment says so before the first of them has ended."""
@@ -262,7 +265,8 @@ class Statistics:
 
     def _is_point_due(self, now: float) -> bool:
         """At intervals once there is something to tell, and when a policy has finished its first episodes."""
-        with_episodes = {policy for policy, window in enumerate(self.episodes) if window.finished}
+        # Episodes of earlier starts do not count: of this one there is nothing to tell yet.
+        with_episodes = {policy for policy, window in enumerate(self.episodes) if window.finished_since_start}
         is_first = bool(with_episodes - self._policies_with_episodes)
         self._policies_with_episodes = with_episodes
         has_begun = bool(with_episodes) or any(self.training)

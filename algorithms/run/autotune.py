@@ -7,7 +7,6 @@ below them; what the user has typed stays as it is.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +16,13 @@ from rich.table import Table
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.machine import Machine, ProcessorTime
 from appo.algorithms.run.size_search import Limits, Sizes, Tried, search, why_not_fastest
-from appo.algorithms.run.trial import Period, result_file, started, words_of
+from appo.algorithms.run.trial import Period, result_file, started, temporary_folder, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.envs.registry import resolve
 from appo.utils.files import atomic_write_json
 from appo.utils.logs import terminal
 from appo.utils.processes import core_count, usable_cores
+from appo.utils.signals import StopSignals
 
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
@@ -69,14 +69,14 @@ def where_to_begin(config: TrainConfig, cores: int, fixed: Sequence[str] = ()) -
     return first, Limits(cores, most, frozenset(fixed), resolve(config.env.env).family.has_engine)
 
 
-def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_stopped: Callable[[], bool]) -> list[str]:
+def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, stop: StopSignals) -> list[str]:
     """Search for the sizes of a run, print the table, save it; what is to be typed in addition.
 
     Args:
         argv: the words of the command line, without the program.
         resolved: what they come to.
         cores: of this machine.
-        is_stopped: looked at now and then; nothing is chosen when it holds.
+        stop: after a signal, nothing is chosen.
 
     Raises:
         ConfigError: there is no place for what is found.
@@ -86,10 +86,14 @@ def tuned_words(argv: Sequence[str], resolved: ResolvedConfig, cores: int, is_st
     typed = [name for name in OPTIONS if name in resolved.typed]
     first, limits = where_to_begin(config, cores, typed)
     budget, learns = Budget(BUDGET_S), not config.run.sampler_only
-    with tempfile.TemporaryDirectory(prefix="appo-autotune-", ignore_cleanup_errors=True) as folder:
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
+    with temporary_folder("autotune", stop) as folder:
 
         def measure(sizes: Sizes) -> Tried:
-            found = budget.measured(words, sizes, Path(folder), is_stopped, learns=learns)
+            found = budget.measured(words, sizes, folder, is_stopped, learns=learns)
             if not is_stopped():
                 print(f"autotune: {' '.join(sizes.words)}: {found.frames_per_s:,.0f} frames per second", flush=True)
             return found

@@ -6,8 +6,7 @@ experiments.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +15,11 @@ import psutil
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines, read_tree
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.algorithms.run.trial import Period, last_line, result_file, started, words_of
+from appo.algorithms.run.trial import Period, last_line, result_file, started, temporary_folder, words_of
 from appo.algorithms.train_config import TrainConfig
 from appo.utils.files import atomic_write_json
 from appo.utils.options import ConfigError
+from appo.utils.signals import StopSignals
 
 WARM_UP_S, MEASURED_S, WINDOW_S = 10.0, 50.0, 5.0
 LONGEST_START_S = 120.0
@@ -45,13 +45,13 @@ class Measured(NamedTuple):
     stopped_early: bool  # the user ended it before all was measured
 
 
-def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[[], bool]) -> int:
+def measure(argv: Sequence[str], resolved: ResolvedConfig, stop: StopSignals) -> int:
     """Run, print, save; the exit code. A run that ends by itself before all is measured has failed: nothing is saved.
 
     Args:
         argv: the words of the command line, without the program.
         resolved: what they come to.
-        is_stopped: looked at now and then; then what was measured until then counts.
+        stop: after a signal, what was measured until then counts.
 
     Raises:
         ConfigError: there is nothing to measure in, or no place for what is found.
@@ -60,8 +60,11 @@ def measure(argv: Sequence[str], resolved: ResolvedConfig, is_stopped: Callable[
     path = result_file(config, _kind_of(config))
     period = period_of(resolved)
     looks, memory_mb = [], 0.0
-    with tempfile.TemporaryDirectory(prefix="appo-benchmark-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+
+    def is_stopped() -> bool:
+        return stop.received is not None
+
+    with temporary_folder("benchmark", stop) as folder:
         with started(words_of(argv, resolved), folder, period, STOP_S) as trial:
             for look in trial.looks(period, is_stopped, learns=not config.run.sampler_only):
                 looks.append(look)

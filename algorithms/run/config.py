@@ -16,6 +16,8 @@ from typing import NamedTuple
 from appo.utils.options import ConfigError, option
 
 CONFIG_FILE = "config.json"  # in the experiment's folder
+# How --restart_behavior=restart renames an experiment's folder, whose `name` another one takes.
+MOVED_ASIDE = re.compile(r"(?P<name>.+)\.\d{8}-\d{6}(\.\d+)?")
 # The driver's marks on Linux, and under Windows' Linux; none of them, and no CUDA program can run.
 _NVIDIA_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -118,7 +120,10 @@ class RunConfig:
     )
     keep_checkpoints: int = option(3, "How many of the newest checkpoints stay on disk", minimum=1)
     save_milestones_sec: float = option(
-        -1.0, "Seconds between checkpoints that are kept for good, in milestones/. -1: none", minimum=-1.0
+        -1.0,
+        "Seconds of training, over all resumes, between checkpoints that are kept for good, in milestones/. 0 or -1: "
+        "none",
+        minimum=-1.0,
     )
     load_checkpoint_kind: str = option(
         "latest",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from appo.algorithms.messages import Command, PolicyRestored, Ready, Report, WorkerLost, WorkerWorks
@@ -30,6 +32,7 @@ POLL_S = 0.1
 MEASURE_MEMORY_EVERY_S = 5.0
 # A signal must end the run within 10 s: saving and stopping share that time.
 STOP_SAMPLING_S, SAVE_S = 1.5, 5.0
+SAVE_WITHOUT_HASTE_S = 300.0  # at the end of a budget, where disks are slow
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +172,11 @@ class Driver:
             return True
         return bool(self._ended_by) or (self._all_restored() and self.statistics.budget_spent >= 1.0)
 
-    def save(self) -> None:
+    def save(self, *, in_haste: bool = False) -> None:
         """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have.
+
+        Args:
+            in_haste: as after a signal, also one that comes meanwhile: what takes long is not waited for.
 
         Raises:
             RunFailed: a worker keeps failing; not after `WorkerPool.stop_replacing`.
@@ -184,8 +190,14 @@ class Driver:
             return  # nothing has been learned
         self.checkpoints.ask_for_all("latest")
         self._pool.send_all(self.checkpoints.commands())
-        deadline = time.monotonic() + SAVE_S
-        while self._awaits_checkpoint() and time.monotonic() < deadline:
+        began = time.monotonic()
+        deadline, slow_from = began + (SAVE_S if in_haste else SAVE_WITHOUT_HASTE_S), began + SAVE_S
+        while self._awaits_checkpoint() and (now := time.monotonic()) < deadline:
+            if self._stop.received is not None:
+                deadline = min(deadline, now + SAVE_S)
+            elif now > slow_from:
+                log.info("the last checkpoint is still being written")
+                slow_from = math.inf
             self._take_last(self._pool.poll(POLL_S))
             self._pool.send_all(self.checkpoints.commands())
 
@@ -193,7 +205,7 @@ class Driver:
         """Save what can still be saved after a failure, which has been reported already."""
         self._pool.stop_replacing()
         try:
-            self.save()
+            self.save(in_haste=True)
         except Exception as error:
             log.warning("no checkpoint after %r: %r", failure.splitlines()[-1], error)
             log.debug("%s", traceback.format_exc())
@@ -204,16 +216,17 @@ class Driver:
         return not self._all_restored() or not self.checkpoints.why_unsaved()
 
     def end(self, reason: str, stop_s: float) -> RunSnapshot:
-        """Stop the workers and write the last numbers, which are returned."""
+        """Stop the workers, write the last numbers, which are returned, and let every controller end."""
         self._take_last(self._pool.stop(stop_s))
         snapshot = self.statistics.last_snapshot()
         if self._all_restored():
             self._experiment.restore_missing()
             self._write_last(snapshot)
-            for controller in self._controllers:
-                controller.end(snapshot)
             best = [best if best > float("-inf") else None for best in self.checkpoints.best]
             write_summary(self._files.summary, reason, best, snapshot)
+        for controller in self._controllers:  # after the summary: one of them waits until it has been sent
+            with _survived(f"{type(controller).__name__} failed at the end of the run"):
+                controller.end(snapshot)
         for sink in self._sinks:
             sink.close()
         self._event_log.close()
@@ -231,20 +244,14 @@ class Driver:
     def _write_last(self, snapshot: RunSnapshot) -> None:
         """Let every sink write, whatever becomes of the others."""
         for sink in self._sinks:
-            try:
+            with _survived(f"the last numbers were not written by {type(sink).__name__}"):
                 sink.write(snapshot)
-            except Exception as error:
-                log.warning("the last numbers were not written by %s: %r", type(sink).__name__, error)
-                log.debug("%s", traceback.format_exc())
 
     def _take_last(self, reports: list[Report]) -> None:
         """Take reports while the run ends: a mistake in taking one costs neither the checkpoint nor the end."""
         for report in reports:
-            try:
+            with _survived("a report was not taken"):
                 self._take(report)
-            except Exception as error:
-                log.warning("a report was not taken: %r", error)
-                log.debug("%s", traceback.format_exc())
 
     def _take(self, report: Report) -> None:
         if isinstance(report, PolicyRestored) and self._arrays["policy_begun"][report.policy]:
@@ -321,6 +328,16 @@ class Driver:
             log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
         elif self._experiment.starts:
             log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
+
+
+@contextlib.contextmanager
+def _survived(failure: str) -> Iterator[None]:
+    """An exception within is told after these words, and costs nothing else of the run's end."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s: %r", failure, error)
+        log.debug("%s", traceback.format_exc())
 
 
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

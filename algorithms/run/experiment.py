@@ -205,7 +205,7 @@ def _holds_anything(folder: Path) -> bool:
 
 def _move_aside(folder: Path, lock: int) -> int:
     """Rename the folder, make it anew and lock that; the new descriptor."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    stamp = time.strftime("%Y%m%d-%H%M%S")  # see MOVED_ASIDE
     target, number = folder.with_name(f"{folder.name}.{stamp}"), 1
     while target.exists():
         number += 1

@@ -15,7 +15,7 @@ from appo.algorithms.memory import layout
 from appo.algorithms.memory.layout import SharedArrays, Sizes
 from appo.algorithms.memory.weights import WeightsBuffer
 from appo.algorithms.specs import action_spec, observation_tensors, observed
-from appo.algorithms.train_config import TrainConfig
+from appo.algorithms.train_config import TrainConfig, holds_blocks
 from appo.algorithms.workers.core_sharing import placements, policies_per_worker
 from appo.algorithms.workers.jobs import ModelJob, RunPlan
 from appo.algorithms.workers.roster import KINDS, Roster
@@ -52,11 +52,6 @@ class SharedResources(NamedTuple):
     def handle(self) -> SharedMemoryHandle:
         """For the start of a worker."""
         return SharedMemoryHandle.of(self.arrays, self.weights, self.snapshots)
-
-
-def holds_blocks(config: TrainConfig) -> bool:
-    """Actors wait for the weights that their last rollout led to."""
-    return not config.workers.async_rl or config.learning.num_minibatches_to_accumulate == 0
 
 
 def is_just_in_time(config: TrainConfig) -> bool:

@@ -6,20 +6,26 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.train_config import TrainConfig, to_json
 from appo.utils.options import ConfigError
-from appo.utils.processes import ends_with_caller
+from appo.utils.processes import ends_with_caller, is_alive
+from appo.utils.signals import StopSignals
 
 POLL_S = 0.1
+KILL_S = 3.0  # until the guardian of a trial that was killed has killed the rest of it
 NAME = "tried"
 # What a trial decides itself.
 _OWN = (
@@ -105,6 +111,39 @@ class Trial(NamedTuple):
 
 
 @contextlib.contextmanager
+def temporary_folder(kind: str, stop: StopSignals) -> Iterator[Path]:
+    """A folder for trials. A second Ctrl+C, which ends this process at once, kills the trial first and removes it."""
+    before, end_at_once = set(psutil.Process().children()), stop.end_at_once
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"appo-{kind}-", ignore_cleanup_errors=True) as name:
+
+            def end() -> None:
+                try:
+                    _kill([each for each in psutil.Process().children() if each not in before])
+                    shutil.rmtree(name, ignore_errors=True)
+                finally:
+                    end_at_once()
+
+            stop.end_at_once = end
+            yield Path(name)
+    finally:
+        stop.end_at_once = end_at_once
+
+
+def _kill(trials: Sequence[psutil.Process]) -> None:
+    """Kill them, and wait until nothing that they have started can write any more."""
+    family = [*trials]
+    for trial in trials:
+        with contextlib.suppress(psutil.Error):
+            family += trial.children(recursive=True)
+        with contextlib.suppress(psutil.Error):
+            trial.kill()  # its guardian ends the rest
+    deadline = time.monotonic() + KILL_S
+    while any(is_alive(each.pid) for each in family) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
 def started(
     argv: Sequence[str],
     train_dir: Path,
@@ -129,12 +168,15 @@ def started(
         *words,
         f"--experiment={NAME}",
         f"--train_dir={train_dir}",
+        "--experiments_root=",  # as below: what a preset or a file may set
         "--restart_behavior=overwrite",
         f"--train_for_seconds={sum(period) + 10.0:g}",
         "--train_for_env_steps=10000000000",
         "--decorrelate_experience_max_seconds=0",
         "--save_best_after=10000000000",
-        "--stop_when=",  # here and below: what a preset or a file may set
+        "--autotune=False",
+        "--benchmark=False",
+        "--stop_when=",
         "--stop_after_no_progress=0",
         "--callback=",
         "--with_wandb=False",

@@ -24,7 +24,7 @@ class Opponents:
     """Knows the players beside the policies that learn, from shared arrays of the driver and the opponent worker."""
 
     def __init__(self, arrays: SharedArrays, share: float) -> None:
-        """`share`: of matches in which some seats are given to them."""
+        """`share`: of the draws that give some seats to them; each counts for several matches."""
         sizes = arrays.sizes
         self.share = share
         self.first = sizes.learning_policies

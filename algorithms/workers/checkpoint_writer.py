@@ -6,6 +6,7 @@ Every request is answered, once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -16,7 +17,8 @@ from appo.algorithms import checkpoints
 from appo.algorithms.checkpoints import CheckpointError, Encoded
 from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, SaveCheckpoint
 
-# Each is as large as the model with its optimizer; a disk so slow that more would wait gets no more to do.
+# Each is as large as the model with its optimizer; a disk so slow that more would wait gets no more to do, but for the
+# newest of kind "latest" in the place of the older ones.
 MOST_WAITING = 4
 
 log = logging.getLogger(__name__)
@@ -56,14 +58,15 @@ class CheckpointWriter:
         self._folder = folder
         self._waiting: queue.SimpleQueue[tuple[SaveCheckpoint, Encoded] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[CheckpointSaved | CheckpointFailed] = queue.SimpleQueue()
-        self._submitted = self._written = 0
+        self._submitted = self._written = self._replaced = 0
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
     def submit(self, command: SaveCheckpoint, encode: Callable[[SaveCheckpoint], Encoded]) -> None:
         """Encode a checkpoint now and write it soon; a failure of either is an answer of `finished`."""
-        waiting = self._submitted - self._written
-        if waiting >= MOST_WAITING:
+        waiting = self._submitted - self._written - self._replaced
+        is_replacing = waiting >= MOST_WAITING and command.kind == "latest"
+        if waiting >= MOST_WAITING and not is_replacing:
             reason = f"{self._folder} is too slow: {waiting} checkpoints wait for it, so the next one is left out"
             self._answers.put(self._folder.failed(command, reason))
             return
@@ -72,6 +75,8 @@ class CheckpointWriter:
         except CheckpointError as error:
             self._answers.put(self._folder.failed(command, str(error)))
             return
+        if is_replacing:
+            self._replace_waiting()
         self._submitted += 1
         self._waiting.put((command, encoded))
 
@@ -87,6 +92,20 @@ class CheckpointWriter:
         self._waiting.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _replace_waiting(self) -> None:
+        """Leave out what waits of kind "latest": a newer one is there, and may be the last of the run."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._waiting.get_nowait())
+        for item in found:
+            if item is not None and item[0].kind == "latest":
+                reason = f"{self._folder} is too slow: a newer checkpoint takes the place of one that waits for it"
+                self._answers.put(self._folder.failed(item[0], reason))
+                self._replaced += 1
+            else:
+                self._waiting.put(item)
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:

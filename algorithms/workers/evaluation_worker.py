@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 
+import numpy as np
 import torch
 
 from appo.algorithms.evaluation.episode_video import EpisodeVideos
@@ -147,7 +148,7 @@ def report_of(policy: int, version: int, result: EvalResult) -> EvaluationFinish
     return EvaluationFinished(
         policy=policy,
         version=version,
-        episodes=len(result.returns),
+        episodes=len(np.unique(result.matches)),
         mean_return=result.mean,
         sem_return=result.sem,
         min_return=result.min,

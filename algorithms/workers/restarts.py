@@ -55,6 +55,7 @@ class RestartPolicy:
         self.limits = limits
         self._num_actors = num_actors
         self._in_a_row: dict[str, int] = {}
+        self._setups_in_a_row: dict[str, int] = {}  # that raised, since the worker worked last
         self.quarantined: set[str] = set()
 
     def judge(self, name: str, loss: Loss, *, can_be_spared: bool, is_optional: bool = False) -> Decision:
@@ -76,9 +77,12 @@ class RestartPolicy:
         failures = self._in_a_row[name] = 1 if loss.has_worked else self._in_a_row.get(name, 0) + 1
         if not loss.retryable or limits.failures_in_a_row == 0:
             return Decision(Verdict.END)
-        if loss.in_setup and loss.by_exception:
+        has_raised_in_setup = loss.in_setup and loss.by_exception
+        before = 0 if loss.has_worked else self._setups_in_a_row.get(name, 0)
+        setups = self._setups_in_a_row[name] = before + has_raised_in_setup
+        if has_raised_in_setup:
             # What builds the same thing from the same options will fail the same way; a simulator may be luckier.
-            if not can_be_spared or failures > limits.setup_retries:
+            if not can_be_spared or setups > limits.setup_retries:
                 return Decision(Verdict.END)
         elif failures > limits.failures_in_a_row:
             return self._quarantine(name, failures, can_be_spared=can_be_spared)

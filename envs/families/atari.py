@@ -43,7 +43,9 @@ class AtariOptions:
         "the policy its future; scores of whole games are the statistic game_score",
     )
     atari_fire_reset: bool = option(
-        True, "Press FIRE once when an episode starts, in the games that have that button: many wait for it"
+        True,
+        "Press FIRE once when an episode starts, in the games that have that button: many wait for it. Where a lost "
+        "life does not end the episode, as in evaluation, after each lost life too",
     )
     atari_repeat_action_probability: float = option(
         0.0,

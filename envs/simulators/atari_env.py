@@ -82,22 +82,25 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
                 self._start_game()
         self._is_life_lost = False
         self._lives = self._ale.lives()
-        self._shrink()
-        self._stack = np.repeat(self._image[..., None], self._options.env_framestack, axis=-1)
+        self._begin_stack()
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold one action for `env_frameskip` frames, fewer when the game ends."""
         reward, frames = self._advance(self._actions[int(action)])
-        self._shrink()
-        self._stack = _pushed(self._stack, self._image)
-
-        is_over = self._ale.game_over()
-        is_out_of_time = self._ale.getEpisodeFrameNumber() >= self._options.atari_max_frames
         lives = self._ale.lives()
         # A game may show 0 lives some frames before it is over; its end then ends the episode.
-        has_lost_life = self._options.atari_episodic_life and 0 < lives < self._lives
+        is_life_lost = 0 < lives < self._lives
+        has_lost_life = is_life_lost and self._options.atari_episodic_life
+        if is_life_lost and not has_lost_life and self._opening is not None:
+            more, frames_more = self._open_again(self._opening)
+            reward, frames, lives = reward + more, frames + frames_more, self._ale.lives()
+        else:
+            self._shrink()
+            self._stack = _pushed(self._stack, self._image)
         self._lives = lives
+        is_over = self._ale.game_over()
+        is_out_of_time = self._ale.getEpisodeFrameNumber() >= self._options.atari_max_frames
         self._is_life_lost = has_lost_life and not (is_over or is_out_of_time)
 
         info: dict[str, Any] = {"num_frames": frames}
@@ -125,6 +128,22 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
                 self._ale.reset_game()
                 self._score = 0
         self._ale.getScreenGrayscale(self._screen)
+
+    def _open_again(self, opening: ale_py.Action) -> tuple[int, int]:
+        """Go on after a lost life as episodes do that end with one; the score gained and the frames covered.
+
+        Whoever learned from such episodes has never seen a game that waits for FIRE in its middle.
+        """
+        reward, frames = self._advance(ale_py.Action.NOOP)
+        if not self._ale.game_over():
+            more, frames_more = self._advance(opening)
+            reward, frames = reward + more, frames + frames_more
+        self._begin_stack()
+        return reward, frames
+
+    def _begin_stack(self) -> None:
+        self._shrink()
+        self._stack = np.repeat(self._image[..., None], self._options.env_framestack, axis=-1)
 
     def _advance(self, action: ale_py.Action) -> tuple[int, int]:
         """Hold an action; leave the pooled screen in `self._screen`; return the score gained and the frames covered."""

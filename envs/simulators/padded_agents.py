@@ -71,13 +71,14 @@ class PaddedAgents:
         return self._padded(observations), self._with_masks(observations, infos)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """Step, without what an agent's own action does not have."""
+        """Step, without what an agent's own action does not have; its bounds may be narrower than those of others."""
         own = actions if self._has_choices else {agent: self._cut(agent, action) for agent, action in actions.items()}
         observations, rewards, terminations, truncations, infos = self.env.step(own)
         return self._padded(observations), rewards, terminations, truncations, self._with_masks(observations, infos)
 
     def _cut(self, agent: Any, action: Any) -> Any:
-        return np.asarray(action)[: self._acted[agent].shape[0]]
+        space = self._acted[agent]
+        return np.clip(np.asarray(action)[: space.shape[0]], space.low, space.high)
 
     def _padded(self, observations: dict[Any, Any]) -> dict[Any, np.ndarray]:
         padded = {}

@@ -165,10 +165,20 @@ def test_none_valid_is_an_error_and_deletes_nothing(tmp_path):
     assert all(path.exists() for path in files)
 
 
-def test_only_milestones_left_is_an_error_rather_than_a_start_from_nothing(tmp_path):
+@pytest.mark.parametrize("kind", ["latest", "best"])
+@pytest.mark.parametrize("ordinary", [None, "damaged"])
+def test_only_milestones_left_is_an_error_that_tells_what_helps(tmp_path, kind, ordinary):
     save(tmp_path, "milestone", 1, 1, payload())
-    with pytest.raises(CheckpointError, match="copy a milestone"):
-        load_newest_valid(tmp_path)
+    newest = save(tmp_path, "milestone", 2, 2, payload())
+    if ordinary:
+        rewrite(save(tmp_path, "latest", 3, 3, payload()), b"")
+    with pytest.raises(CheckpointError) as refused:
+        load_newest_valid(tmp_path, kind)
+    told = str(refused.value)
+    assert told.endswith(f". Nothing was changed; copy a milestone into the folder, such as {newest}")
+    assert "--load_checkpoint_kind" not in told
+    shutil.copy(newest, tmp_path)
+    assert read_newest(tmp_path, kind).train_step == 2
 
 
 def test_without_a_best_checkpoint_the_newest_is_taken_with_a_warning(tmp_path):

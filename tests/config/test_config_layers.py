@@ -102,6 +102,11 @@ def test_the_view_of_a_terminal_is_not_taken_over_by_the_next_start(start, save_
     assert start().config.run.view == "auto" and start("--view=lines").config.run.view == "lines"
 
 
+def test_one_start_from_the_best_checkpoint_is_no_habit(start, save_config):
+    save_config(start("--load_checkpoint_kind=best"))
+    assert start().config.run.load_checkpoint_kind == "latest"
+
+
 def test_a_folder_that_was_moved_is_resumed_where_it_is_now(start, save_config, tmp_path):
     folder = save_config(start())
     (tmp_path / "elsewhere").mkdir()

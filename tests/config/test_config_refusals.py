@@ -258,6 +258,31 @@ def test_each_of_several_synchronous_policies_needs_its_share(start):
     check_with_spec(start(*words).config, spec(agents=2))
 
 
+ONE_STEP = {"num_workers": 2, "num_envs_per_worker": 16, "batch_size": 1024, "lr_schedule": "kl_adaptive_epoch"}
+
+
+@pytest.mark.parametrize("option", [{"async_rl": False}, {"num_minibatches_to_accumulate": 0}])
+def test_a_rate_that_follows_the_policy_needs_rows_of_older_weights(start, option):
+    def check(**options):
+        words = [f"--{name}={value}" for name, value in (ONE_STEP | options).items()]
+        check_with_spec(start(*words).config, spec())
+
+    ((name, value),) = option.items()
+    message = f"lr_schedule=kl_adaptive_epoch has no change .* with {name}={value} and one .*; nearest: --ppo_epochs=2$"
+    with pytest.raises(ConfigError, match=message):
+        check(**option)
+    with pytest.raises(ConfigError, match=message):
+        check(num_envs_per_worker=8, **option)  # two rounds make a batch
+    for other in (
+        {"ppo_epochs": 2},
+        {"num_batches_per_iteration": 2, "batch_size": 512},
+        {"lr_schedule": "linear_decay"},
+        {"num_envs_per_worker": 24},  # 16 of 48 trajectories are left for the next iteration
+    ):
+        check(**option, **other)
+    check()
+
+
 def test_where_no_batch_is_small_enough_more_environments_are_recommended(start):
     config = start("--async_rl=False", "--num_workers=1", "--num_batches_per_iteration=3", "--batch_size=32").config
     with pytest.raises(ConfigError, match=r"nearest: num_envs_per_worker=4$"):

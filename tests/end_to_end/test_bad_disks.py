@@ -8,7 +8,10 @@ import resource
 import signal
 import time
 
+import psutil
+
 from appo.algorithms import checkpoints
+from appo.algorithms.run.driver import SAVE_S
 from appo.algorithms.train_config import from_json
 from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL
@@ -69,6 +72,22 @@ def test_a_last_checkpoint_that_cannot_be_written_is_the_last_line_and_the_exit_
     assert run.end() == 1
     last_line = run.output.strip().splitlines()[-1]
     assert "run failed: the last checkpoint could not be written: " in last_line and str(folder) in last_line
+
+
+def test_a_slow_disk_is_waited_for_at_the_end_of_a_budget(start, monkeypatch):
+    monkeypatch.setenv("APPO_FAILPOINTS", "checkpoint-before-fsync=stop@1")
+    run = start(*SMALL, "--train_for_env_steps=3000")
+
+    def stopped():
+        learner = run.tree().get("learner-0")
+        return learner is not None and learner.status() == psutil.STATUS_STOPPED
+
+    run.wait_for(stopped)
+    time.sleep(SAVE_S + 1.0)
+    run.kill("learner-0", signal.SIGCONT)
+    assert run.end() == 0, run.output
+    assert "the last checkpoint is still being written" in run.output
+    assert run.saved().env_frames == run.status()["env_frames"]
 
 
 def test_a_full_disk_costs_the_driver_its_numbers_and_nothing_else(start):

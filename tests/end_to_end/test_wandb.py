@@ -5,7 +5,7 @@ import signal
 import time
 
 from tests.end_to_end.conftest import SMALL, Run
-from tests.tools.wandb_files import kept_config, kept_points
+from tests.tools.wandb_files import kept_config, kept_ends, kept_points
 
 
 def mirror_of(run: Run):
@@ -17,7 +17,7 @@ def points_of(run: Run):
     return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_every_point_of_a_run_and_of_its_resume_is_kept(start, monkeypatch):
+def test_every_point_and_the_end_of_a_run_and_of_its_resume_are_kept(start, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     options = ["--with_wandb=True", "--wandb_project=cart", "--wandb_tags=a,b", "--experiment_summaries_interval=1"]
     first = start(*SMALL, *options, "--train_for_env_steps=20000")
@@ -27,6 +27,7 @@ def test_every_point_of_a_run_and_of_its_resume_is_kept(start, monkeypatch):
     kept = kept_points(second.folder)
     assert [point["env_frames"] for point in kept] == [point["env_frames"] for point in points_of(second)]
     assert kept_config(second.folder)["with_wandb"] is True
+    assert kept_ends(second.folder) == [f"reached train_for_env_steps={frames}" for frames in (20000, 40000)]
 
 
 def test_a_killed_mirror_is_told_of_once_and_costs_the_run_nothing(start, monkeypatch):

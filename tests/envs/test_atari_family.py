@@ -148,6 +148,26 @@ def test_without_episodic_life_one_episode_is_one_game():
     assert not any("true_reward" in info for *_, info in steps[:end])
 
 
+def test_whole_games_go_on_after_a_lost_life_as_episodes_of_one_life_begin():
+    lives, games = make(), make(atari_episodic_life=False)
+    lives.reset(seed=2)
+    games.reset(seed=2)
+    lost, score, is_over = 0, 0.0, False
+    actions = iter(actions_of(games, 2000))
+    while not is_over:
+        action = next(actions)
+        seen, _, has_ended, *_ = lives.step(action)
+        whole, reward, is_over, _, info = games.step(action)
+        score += reward
+        if has_ended and not is_over:
+            lost += 1
+            seen = lives.reset()[0]
+            assert info["num_frames"] == 12, "the action, idling, FIRE"
+        assert has_ended or not is_over
+        assert np.array_equal(seen, whole)
+    assert lost == 4 and score == info["true_reward"]
+
+
 def test_without_fire_breakout_never_begins():
     lives_lost = {}
     for fires in (True, False):

@@ -9,6 +9,7 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.resources import resolved_env
 from appo.envs.api import EnvContext, EnvError
 from appo.envs.config import DECIDED
+from appo.envs.observation_layout import ObservationLayout
 from appo.envs.option_wrappers import env_of, layers_of
 from appo.envs.registry import make_batch_env
 from appo.utils.options import ConfigError
@@ -17,6 +18,7 @@ from appo.utils.options import ConfigError
 class Pictures(gymnasium.Env):
     """Colour images that tell the step; episodes of `length` steps."""
 
+    metadata = {"render_fps": 20}  # noqa: RUF012 - Gymnasium's own way to declare it
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, length=10, size=12, paint=None):
@@ -34,6 +36,14 @@ class Pictures(gymnasium.Env):
 
     def see(self):
         return np.full(self.observation_space.shape, 10 * self.steps, np.uint8)
+
+
+class Shaped(Pictures):
+    """The same with another shape."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8)
 
 
 class Numbers(gymnasium.Env):
@@ -173,8 +183,35 @@ def test_images_become_grey_small_and_stacked_with_the_newest_last():
     assert again.max() == 0, "nothing of the last episode"
 
 
+@pytest.mark.parametrize(
+    ("shape", "number", "leaf"),
+    [
+        ((12, 10), 4, (4, 12, 10)),  # grey, without an axis for it
+        ((12, 10, 1), 4, (4, 12, 10)),
+        ((5, 12, 10), 2, (10, 12, 10)),
+        ((12, 10, 5), 2, (10, 12, 10)),
+        ((6, 5, 3), 4, (12, 6, 5)),  # more channels than rows
+        ((3, 6, 5), 4, (12, 6, 5)),
+        ((2, 6, 5, 3), 2, (12, 6, 5)),
+    ],
+)
+def test_images_of_every_shape_are_stacked_as_channels_in_the_order_of_time(shape, number, leaf):
+    env = single(f"--wrap_stack={number}", f"--env_kwargs.shape={list(shape)}", name="Shaped")
+    layout = ObservationLayout(env.observation_space)
+    assert [each.shape for each in layout.leaves] == [leaf]
+    env.reset(seed=1)
+    for _ in range(number):
+        seen, *_ = env.step(0)
+    row = np.zeros((1, *leaf), np.uint8)
+    layout.write(layout.views({layout.leaves[0].name: row}), 0, seen)
+    steps = row[0, :, 2, 3].tolist()
+    channels = leaf[0] // number
+    assert steps == [10 * (1 + channel // channels) for channel in range(leaf[0])]
+
+
 def test_actions_repeat_until_the_end_and_time_is_limited():
     env = single("--wrap_action_repeat=4", "--wrap_time_limit=2")
+    assert env.metadata["render_fps"] == 5, "as many frames in a second as before, in fewer images"
     env.reset(seed=1)
     _, reward, terminated, truncated, info = env.step(0)
     assert (reward, terminated, truncated, info["num_frames"]) == (4.0, False, False, 8)

@@ -68,6 +68,18 @@ def test_real_numbers_that_an_agent_does_not_have_are_cut_off():
     assert [len(env.env.heard[agent]) for agent in "abc"] == [2, 3, 4]
 
 
+def test_each_agent_s_own_bounds_hold():
+    class Narrow(Uneven):
+        def action_space(self, agent):
+            return spaces.Box(-1.0, float(1 + self.possible_agents.index(agent)), (2,), np.float32)
+
+    env = PaddedAgents(Narrow())
+    env.reset()
+    assert env.action_space("a").high.tolist() == [3.0, 3.0]
+    env.step({agent: np.array([3.0, -1.0], np.float32) for agent in "abc"})
+    assert [env.env.heard[agent].tolist() for agent in "abc"] == [[1, -1], [2, -1], [3, -1]]
+
+
 def test_only_vectors_and_choices_can_be_padded():
     env = Uneven()
     assert differ(env) and can_be_padded(env)

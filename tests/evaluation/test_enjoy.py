@@ -337,6 +337,8 @@ def test_an_action_cannot_be_held_for_a_part_of_a_step(experiment, capsys):
     job._replace(family_options=DoomOptions(env_frameskip=3)).check()
     with pytest.raises(ConfigError, match="nearest: 8, or --env_frameskip=1"):
         job._replace(family_options=DoomOptions(env_frameskip=4)).check()
+    with pytest.raises(ConfigError, match="nearest: 8, or --wrap_action_repeat=1"):
+        enjoy_appo.job_of([*place, "--render_action_repeat=6", "--wrap_action_repeat=4"]).check()
 
 
 def test_an_environment_that_fails_ends_with_its_error(experiment, capsys):

@@ -18,6 +18,7 @@ from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.specs import action_spec
+from appo.algorithms.workers.evaluation_worker import report_of
 from appo.envs.adapters import first_seed
 from appo.envs.api import EnvContext
 from appo.envs.faults import Restarts
@@ -149,6 +150,10 @@ def test_an_episode_of_several_agents_is_one_that_scores_each_of_them():
     assert sorted(agents) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert result.extra == {"lifetime": pytest.approx(4.0)}
     assert result.frames == 3 * 6, "three agents see the same frame, and who has played its share is left alone"
+    assert np.bincount(result.matches).tolist() == [3, 3, 3]
+    assert report_of(0, 1, result).episodes == 3
+    lengths = result.summaries["length"]
+    assert lengths.mean == 4.0 and lengths.std > 0 and lengths.sem == 0.0, "every match has the same mean"
 
 
 class Match:
@@ -299,10 +304,18 @@ def test_an_open_number_of_episodes_is_played_by_one_environment():
 def test_a_summary_equals_its_definition():
     values = np.array([1.0, 4.0, 10.0])
     spread = math.sqrt(((1 - 5) ** 2 + (4 - 5) ** 2 + (10 - 5) ** 2) / 2)
-    assert summarize(values) == pytest.approx((5.0, spread, spread / math.sqrt(3), 1.0, 10.0))
-    one, none = summarize(values[:1]), summarize(values[:0])
+    alone = np.arange(3)
+    assert summarize(values, alone) == pytest.approx((5.0, spread, spread / math.sqrt(3), 1.0, 10.0))
+    one, none = summarize(values[:1], alone[:1]), summarize(values[:0], alone[:0])
     assert one.mean == one.min == one.max == 1.0 and math.isnan(one.std) and math.isnan(one.sem)
     assert all(math.isnan(value) for value in none)
+
+
+def test_the_standard_error_counts_a_match_once_however_many_agents_it_has():
+    one_each = np.array([1.0, 4.0, 10.0])
+    three_each = summarize(np.repeat(one_each, 3), np.repeat(np.arange(3), 3))
+    assert three_each.sem == pytest.approx(summarize(one_each, np.arange(3)).sem)
+    assert math.isnan(summarize(one_each, np.zeros(3, np.int64)).sem), "of a single match there is none"
 
 
 def test_the_actions_have_the_width_of_the_action_space():

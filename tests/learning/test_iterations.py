@@ -49,7 +49,7 @@ def weights_of(model):
 
 
 def batch_of(seed=0, normalizer=None):
-    """Acted out by other weights than those that train."""
+    """Acted out by other weights than those that train, whose version has to be above 0."""
     return acted_out(decided_model(2, normalizer), seed=seed)
 
 
@@ -72,7 +72,7 @@ def test_iterations_end_with_the_weights_and_statistics_of_the_textbook(name, no
     observations, rows = [], 0
     for number, progress in enumerate((0.25, 0.75)):
         batch = batch_of(number, normalizer)
-        result = learner.train(batch, learner.policy_version, progress)
+        result = learner.train(batch, learner.policy_version + 1, progress)
         expected = plain.train(batch, progress)
         assert_close(weights_of(ours), weights_of(theirs), rtol=1e-3, atol=1e-5)
         assert result.metrics["lr"] == pytest.approx(expected.rate)
@@ -175,5 +175,5 @@ def test_the_rate_follows_the_kl_from_behaviour_to_target_over_the_valid_rows_of
     # A rate falls above twice the threshold: between the right divergence and the wrong one.
     threshold = math.sqrt(right * other) / 2.0
     learner, *_ = pair(config_for(6, 4, **options, lr_schedule_kl_threshold=threshold))
-    rate = learner.train(batch, 0, 0.0).metrics["lr"]
+    rate = learner.train(batch, 1, 0.0).metrics["lr"]
     assert rate == pytest.approx(5e-3 / 1.5 if right > other else 5e-3)

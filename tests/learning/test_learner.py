@@ -276,7 +276,38 @@ def test_a_kl_adaptive_rate_reacts_within_an_iteration():
     model = TinyModel()
     config = config_for(6, 4, batch_size=6, lr_schedule="kl_adaptive_minibatch", lr_schedule_kl_threshold=0.01)
     rate = Learner(model, config, "cpu").train(acted_out(model), 0, 0.0).metrics["lr"]
-    assert rate == pytest.approx(1e-4 * 1.5**4)  # a step of 1e-4 changes the policy by far too little
+    # A step of 1e-4 changes the policy by far too little; the first minibatch says nothing of the step after it.
+    assert rate == pytest.approx(1e-4 * 1.5**3)
+
+
+@pytest.mark.parametrize("kind", ["minibatch", "epoch"])
+def test_an_adaptive_rate_leaves_out_what_the_weights_that_learn_have_chosen_themselves(kind):
+    model = TinyModel()
+    learner = Learner(model, config_for(6, 4, lr_schedule=f"kl_adaptive_{kind}"), "cpu")
+
+    def rate_after(*older):
+        batch = acted_out(model, seed=learner.policy_version)
+        batch.policy_version[:] = learner.policy_version
+        for row in older:
+            batch.policy_version[row] -= 1
+        return learner.train(batch, learner.policy_version, 0.0).metrics["lr"]
+
+    assert [rate_after() for _ in range(3)] == [1e-4] * 3
+    assert rate_after((2, 2)) == 1e-4, "which is not learned from"
+    assert rate_after((0, 3)) == pytest.approx(1.5e-4)
+    learner.set_config(dataclasses.replace(learner.config, ppo_epochs=2))
+    assert rate_after() == pytest.approx(1.5e-4 * 1.5)  # from the second pass over its rows
+
+
+@pytest.mark.parametrize(("older", "told"), [((0, 1), 4), ((0, 2), 3), ((3, 0), 3)])
+def test_whether_a_minibatch_tells_of_a_change_is_known_of_its_own_chunks(older, told):
+    model = TinyModel()
+    options = {"batch_size": 6, "recurrence": 3, "with_vtrace": False, "shuffle_minibatches": False}
+    learner = Learner(model, config_for(6, 4, lr_schedule="kl_adaptive_minibatch", **options), "cpu")
+    batch = acted_out(model, chunks=2, ends=False)
+    batch.policy_version[:] = 1
+    batch.policy_version[older] = 0
+    assert learner.train(batch, 1, 0.0).metrics["lr"] == pytest.approx(1e-4 * 1.5**told)
 
 
 @pytest.mark.parametrize("options", [{}, {"ppo_epochs": 3}])

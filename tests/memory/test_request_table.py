@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from appo.algorithms.memory import request_table
 from appo.algorithms.memory.request_table import JointRequests, PolicyRequests, SplitRequests
 from tests.memory.memory_cases import shared
 
@@ -131,6 +132,38 @@ def test_a_new_actor_withdraws_what_its_predecessor_asked_and_takes_no_old_answe
         assert (block, step) == (1, 0)
         policy.answer(policy.open())
     assert successor.is_answered()
+
+
+@pytest.mark.parametrize("earlier", [0, 3])
+@pytest.mark.parametrize("predecessor", [None, [0], [1], []], ids=["all", "first", "second", "unasked half written"])
+@pytest.mark.parametrize("successor", [None, [0], [1]], ids=["to all", "to first", "to second"])
+def test_whom_a_dead_actor_was_about_to_leave_out_is_asked_by_its_successor(
+    monkeypatch, earlier, predecessor, successor
+):
+    arrays = shared(policies=2)
+    policies = [PolicyRequests(arrays, policy, 0, 1) for policy in range(2)]
+    dead = SplitRequests(arrays, 0, 0)
+    for _ in range(earlier):
+        dead.ask(0, 0)
+        for policy in policies:
+            policy.answer(policy.open())
+
+    def die(place):
+        raise RuntimeError(place)
+
+    monkeypatch.setattr(request_table, "failpoint", die)
+    with pytest.raises(RuntimeError, match="actor-ask"):
+        dead.ask(0, 1, None if predecessor is None else np.array(predecessor, np.int32))
+    monkeypatch.undo()
+    assert [policy.count() for policy in policies] == [0, 0]
+    split = SplitRequests(arrays, 0, 0)
+    split.ask(1, 0, None if successor is None else np.array(successor, np.int32))
+    asked = range(2) if successor is None else successor
+    assert [policy.count() for policy in policies] == [int(number in asked) for number in range(2)]
+    for number in asked:
+        assert not split.is_answered()
+        policies[number].answer(policies[number].open())
+    assert split.is_answered()
 
 
 def test_a_split_is_without_block_when_a_learner_still_needs_all_of_them():

@@ -72,10 +72,10 @@ def test_gradients_agree_with_finite_differences():
     def number(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
-    keep = torch.ones(3, 2, 1, dtype=torch.float64)
-    keep[1, 0] = 0.0
-    gru = (number(3, 2, 6), number(2, 2), keep, number(6, 2), number(6))
-    lstm = (number(3, 2, 8), number(2, 2), number(2, 2), keep, number(8, 2))
+    begins = torch.zeros(3, 2, 1, dtype=torch.bool)
+    begins[1, 0] = True
+    gru = (number(3, 2, 6), number(2, 2), begins, number(6, 2), number(6))
+    lstm = (number(3, 2, 8), number(2, 2), number(2, 2), begins, number(8, 2))
     assert torch.autograd.gradcheck(lambda *tensors: GruSequence.apply(*tensors, torch.float64), gru)
     assert torch.autograd.gradcheck(lambda *tensors: LstmSequence.apply(*tensors, torch.float64), lstm)
 
@@ -90,6 +90,42 @@ def test_nothing_crosses_an_episode_boundary(rnn_type):
     assert not of_x[:4].any() and not of_state.any() and of_x[4, 1].all()
     of_x, of_state = torch.autograd.grad(core.unroll(x, state, is_first)[4:, 2].sum(), [x, state])
     assert of_x[:4, 2].any() and of_state[2].any()  # without a reset it does
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("loops_over_steps", [True, False])
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_a_stored_state_that_is_not_finite_counts_for_nothing_where_an_episode_begins(rnn_type, loops_over_steps, bad):
+    core = build(rnn_type, layers=2)
+    core.loops_over_steps = loops_over_steps
+    x, state, is_first = case(core, 0.0)
+    is_first[0, 1] = 1
+    poisoned = state.detach().index_fill(0, torch.tensor(1), bad).requires_grad_()
+    clean, output = core.unroll(x, state, is_first), core.unroll(x, poisoned, is_first)
+    torch.testing.assert_close(output, clean)
+    of_poisoned, of_clean = gradients(core, output, x, poisoned), gradients(core, clean, x, state)
+    torch.testing.assert_close(of_poisoned, of_clean)
+
+
+@pytest.mark.parametrize("loops_over_steps", [True, False])
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_a_step_that_is_not_finite_ends_with_its_episode(rnn_type, loops_over_steps):
+    core = build(rnn_type, layers=2)
+    core.loops_over_steps = loops_over_steps
+    x, state, is_first = case(core, 0.0)
+    is_first[4, 2] = 1
+    poisoned = x.detach().clone()
+    poisoned[2, 2] = torch.nan
+    poisoned.requires_grad_()
+    clean, output = core.unroll(x, state, is_first), core.unroll(poisoned, state, is_first)
+    assert output[2:4, 2].isnan().all()
+    torch.testing.assert_close(output[4:], clean[4:])
+    (of_poisoned,) = torch.autograd.grad(output[4:].square().sum(), poisoned)
+    (of_clean,) = torch.autograd.grad(clean[4:].square().sum(), x)
+    torch.testing.assert_close(of_poisoned[4:], of_clean[4:])
+    others = [0, 1, 3]
+    torch.testing.assert_close(of_poisoned[:, others], of_clean[:, others])
+    assert of_clean[:4, others].any()
 
 
 def test_the_state_holds_every_layer():

@@ -176,12 +176,13 @@ def test_both_sides_act_the_same(monkeypatch, core):
 
 
 def test_trajectories_are_cut_where_episodes_begin():
-    keep = torch.ones(4, 2, 1)
-    keep[0, 0] = keep[3, 0] = keep[2, 1] = 0.0
-    parts = cut(keep)
+    begins = torch.zeros(4, 2, 1, dtype=torch.bool)
+    begins[0, 0] = begins[3, 0] = begins[2, 1] = True
+    parts = cut(begins)
     # Row 0: steps 0 to 2, then 3; row 1: 0 to 1, going on from its state, then 2 to 3.
     assert parts.row.tolist() == [0, 1, 1, 0]
-    assert parts.keep.squeeze(1).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert parts.begins.squeeze(1).tolist() == [True, False, True, True]
+    assert begins.sum() == 3, "what it was given stays"
     assert parts.batch_sizes.tolist() == [4, 3, 1]
     steps = [(int(place) // 2, int(place) % 2) for place in parts.packed]
     assert steps == [(0, 0), (0, 1), (2, 1), (3, 0), (1, 0), (1, 1), (3, 1), (2, 0)]

@@ -159,6 +159,18 @@ def test_an_encoder_of_vectors_is_not_asked_to_read_what_no_environment_shows(re
     assert choose_encoder(ELAPSED_STEPS, config) is mlp.Encoder
 
 
+def test_an_encoder_of_vectors_reads_categories_and_one_of_images_leaves_them_to_the_usual_one(registered):
+    rooms = ObservationLeaf("rooms", (2,), "int64", "categorical", 8)
+    spec = EnvSpec((rooms,), ACTIONS, 1)
+    model = build_actor_critic(ModelConfig(encoder=registered, encoder_extra_fc_layers=0, use_rnn=False), spec)
+    assert [type(module) for module in model.modules() if getattr(module, "kind", "") == "vector"] == [Halves]
+    observations = {"rooms": torch.tensor([[3, 0], [3, 5], [4, 0]])}
+    parameters = model.act(observations, torch.zeros(3, 0)).parameters
+    torch.testing.assert_close(parameters[0], parameters[1])  # it reads the first half: the first room
+    assert not torch.allclose(parameters[0], parameters[2])
+    assert type(CategoryEncoder(rooms, ModelConfig(encoder="conv_small")).encoder) is mlp.Encoder
+
+
 def test_a_path_names_an_encoder_in_any_importable_module(monkeypatch):
     module = types.ModuleType("somewhere_else")
     module.__dict__["Halves"] = Halves

@@ -100,6 +100,25 @@ def test_received_weights_are_in_force_when_they_are_adopted():
     assert not torch.allclose(before.values, after.values)
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_a_state_that_is_not_finite_is_forgotten_with_its_episode_or_when_weights_are_adopted(rnn_type, bad):
+    policy, rows = inference(rnn_type=rnn_type), torch.arange(ROWS)
+    states = torch.randn(ROWS, policy.model.state_size)
+    states[[1, 4]] = bad
+    policy.set_states(rows, states)
+    is_first = torch.tensor([0, 1, 0, 0, 0, 0], dtype=torch.uint8)
+    result = policy.act(rows, observe(0, rows), is_first)
+    assert not result.state_before[1].any() and result.parameters[1].isfinite().all()
+    assert not result.state_before[4].isfinite().any()  # its episode goes on
+    policy.set_states(rows[4:5], states[4:5])
+    adopt(policy, build(1, rnn_type=rnn_type))
+    kept = [0, 1, 2, 3, 5]
+    after = policy.act(rows, observe(1, rows), none_first(rows))
+    assert not after.state_before[4].any() and after.parameters[4].isfinite().all()
+    assert after.state_before[kept].isfinite().all() and after.state_before[kept].all()
+
+
 def test_actions_repeat_under_a_seed_and_are_the_mode_when_deterministic():
     rows = torch.arange(ROWS)
     actions = [inference(seed).act(rows, observe(0, rows), none_first(rows)).actions for seed in (1, 1, 2)]

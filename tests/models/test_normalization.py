@@ -57,6 +57,24 @@ def test_float32_state_follows_beyond_a_billion_samples(offset):
         assert plain == np.float32(offset) != np.float32(expected), "float32 alone would have passed"
 
 
+@pytest.mark.parametrize("huge", [1e20, -1e30, torch.finfo(torch.float32).max])
+def test_statistics_of_huge_numbers_are_finite_and_so_is_what_they_scale(huge):
+    normalizer, clean = ObservationNormalizer((2,)), ObservationNormalizer((2,))
+    for _ in range(3):
+        x = torch.randn(4, 8, 2)
+        clean.update(x, everything(x))
+        x[1, 2, 0] = huge
+        normalizer.update(x, everything(x))
+        assert normalizer.moments.isfinite().all() and normalizer.variance[0] > 1e30
+    assert normalizer(x).isfinite().all()
+    assert normalizer(x)[1, 2, 0].item() == (5.0 if huge > 0.0 else -5.0)
+    assert torch.equal(normalizer.moments[..., 1], clean.moments[..., 1]), "other numbers are as they were"
+    x[..., 0] = huge * torch.tensor([1.0, -1.0]).repeat(16).view(4, 8)
+    for _ in range(3):
+        normalizer.update(x, everything(x))
+    assert normalizer.moments.isfinite().all()
+
+
 def test_all_state_is_float32_and_travels_with_the_state_dict():
     source, copy = ObservationNormalizer((2,)), ObservationNormalizer((2,))
     source.update(torch.randn(6, 5, 2) * 3.0 + 1.0, torch.ones(6, 5, dtype=torch.bool))
@@ -113,6 +131,20 @@ def test_an_update_of_the_units_leaves_every_value_as_it_was(scale, shift):
     spread = normalizer.scale_and_shift()[0].item()
     assert spread > 2.0 * scale  # the units did change
     torch.testing.assert_close(after, first, rtol=1e-5, atol=1e-5 * spread)
+
+
+def test_huge_returns_leave_units_and_values_finite():
+    normalizer, layer = ReturnsNormalizer(), nn.Linear(8, 1)
+    features = torch.randn(32, 8)
+    for size in (1.0, 1e25, 1.0):
+        x = size * torch.randn(8, 16)
+        normalizer.update_preserving(layer, x, everything(x))
+        assert normalizer.moments.isfinite().all()
+        assert normalizer.denormalize(layer(features)).isfinite().all()
+        assert normalizer.normalize(x).isfinite().all()
+    first, x = ReturnsNormalizer(), 1e25 * torch.randn(8, 16)
+    first.update_preserving(layer, x, everything(x))  # before anything is known
+    assert first.moments.isfinite().all()
 
 
 def test_a_small_update_weighs_little_and_does_not_make_the_former_ones_fade():

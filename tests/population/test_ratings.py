@@ -101,3 +101,13 @@ def test_placements_of_more_than_two_players_are_rated_in_their_order():
     assert list(other.state()) == ["b"]
     other.add_match(["b", "b"], [1.0, 0.0])
     assert other.state() == {"b": ratings.state()["b"]}, "nobody is rated against itself"
+
+
+def test_a_copy_has_the_rating_of_the_player_that_it_was_copied_from_or_none():
+    ratings = PlacementRatings()
+    ratings.add_match(["a", "b", "c"], [3.0, 2.0, 1.0])
+    before = ratings.state()
+    ratings.become("c", "a")
+    assert ratings.state() == before | {"c": before["a"]} != before
+    ratings.become("a", "who has not played")
+    assert ratings.state() == {"b": before["b"], "c": before["a"]}

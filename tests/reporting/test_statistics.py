@@ -228,6 +228,32 @@ def test_what_a_checkpoint_keeps_is_where_the_next_run_starts(monkeypatch):
     assert after.snapshot().policies[0].has_new_episodes and before.snapshot().policies[0].has_new_episodes
 
 
+def test_a_resumed_run_has_no_point_before_it_has_finished_an_episode_or_learned(monkeypatch):
+    """At first its rates and shares are zeros, which say nothing."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    before = small_statistics()
+    before.add(episode(value=1.0))
+    for news in (episode(value=2.0), training(loss=1.0)):
+        after = small_statistics()
+        after.add(restored(0, **before.run_state(0)))
+        for _ in range(60):
+            clock.now += 1.0
+            assert not after.snapshot().points
+        after.add(news)
+        clock.now += 1.0
+        [point] = after.snapshot().points
+        assert "0_aux/avg_reward" in point.scalars
+
+
+def test_the_last_snapshot_of_a_run_that_has_not_begun_says_so_and_has_no_points():
+    statistics = small_statistics()
+    assert statistics.last_snapshot().state == "ended" and statistics.last_snapshot().points
+    statistics.restored[0] = None
+    last = statistics.last_snapshot()
+    assert (last.state, last.points, last.timing) == ("starting", (), ())
+
+
 def test_rates_come_from_the_counters_of_this_run(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)

@@ -187,7 +187,7 @@ def test_it_ends_when_its_time_is_over():
 def test_it_begins_where_the_run_would_in_an_environment_without_defaults(tmp_path, monkeypatch):
     begun = []
 
-    def tuned_words(argv, resolved, cores, is_stopped):
+    def tuned_words(argv, resolved, cores, stop):
         begun.append(resolved.config.sampling.num_envs_per_worker)
         raise ConfigError("enough")
 

@@ -1,15 +1,18 @@
 """The benchmark of the trainer: rates from looks that are known, and once as a user starts it."""
 
+import contextlib
 import json
 import re
+import signal
 import subprocess
 import sys
+import types
 from typing import Any
 
 import pytest
 
 from appo.algorithms.config import resolve
-from appo.algorithms.run import benchmark
+from appo.algorithms.run import autotune, benchmark
 from appo.algorithms.run.benchmark import Rates, period_of, rates_of
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.trial import Period, started, without, words_of
@@ -29,6 +32,57 @@ def test_the_mean_is_over_all_and_windows_do_not_overlap():
 def test_words_of_options_that_a_trial_sets_itself_are_left_out():
     words = ["--env=x", "--benchmark", "True", "--train-dir=here", "--experiment", "name", "--gamma=0.9"]
     assert without(words, ("benchmark", "train_dir", "experiment")) == ["--env=x", "--gamma=0.9"]
+
+
+def test_a_file_of_options_neither_starts_a_trial_within_a_trial_nor_moves_it_elsewhere(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('autotune = true\nbenchmark = true\nexperiments_root = "group"\n')
+    with started(["--env=CartPole-v1", f"--config={file}"], tmp_path, Period(1.0, 1.0, 1.0), 0.1) as trial:
+        given: Any = trial.process.args
+    run = resolve([word for word in given if word.startswith("--")]).config.run
+    assert (run.autotune, run.benchmark, run.folder) == (False, False, trial.folder)
+
+
+class EndedAtOnce(Exception):
+    pass
+
+
+def measured_by_benchmark(words, resolved, stop):
+    benchmark.measure(words, resolved, stop)
+
+
+def measured_by_autotune(words, resolved, stop):
+    autotune.tuned_words(words, resolved, 2, stop)
+
+
+@pytest.mark.parametrize("measured", [measured_by_benchmark, measured_by_autotune])
+def test_a_second_ctrl_c_ends_the_trial_and_leaves_no_folder(tmp_path, monkeypatch, measured):
+    """The trial is one that does nothing; its end, and what is left, is seen when this process would end."""
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    seen: list[Any] = []
+    monkeypatch.setattr("tempfile.tempdir", str(folders))
+    stop: Any = types.SimpleNamespace(received=None, end_at_once=lambda: seen.append(list(folders.iterdir())))
+
+    @contextlib.contextmanager
+    def started(argv, folder, *_, **__):
+        command = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        with (folder / "tried.txt").open("w") as output, subprocess.Popen(command, stdout=output) as process:
+            assert list(folders.iterdir()) == [folder]
+            stop.end_at_once()
+            seen.append(process.poll())
+            process.kill()
+            raise EndedAtOnce
+        yield
+
+    for module in (benchmark, autotune):
+        monkeypatch.setattr(module, "started", started)
+    words = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--device=cpu"]
+    with pytest.raises(EndedAtOnce):
+        measured(words, resolve(words), stop)
+    assert seen == [[], -signal.SIGKILL]
+    stop.end_at_once()
+    assert len(seen) == 3, "what is to be done at the end is as before"
 
 
 def test_a_trial_neither_reaches_a_goal_nor_tells_others(tmp_path):

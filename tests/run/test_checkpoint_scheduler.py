@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from appo.algorithms.messages import CheckpointFailed, CheckpointSaved, EvaluationFinished, SaveCheckpoint, WorkerReady
+from appo.algorithms.reporting import statistics as statistics_module
 from appo.algorithms.reporting.snapshot import Point
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.controllers import checkpoints as module
@@ -85,10 +86,29 @@ def test_every_policy_is_saved_at_its_interval(clock):
     assert case.wait(250.0) == [(t, policy, "latest") for t in (100, 200) for policy in (0, 1)]
 
 
-def test_milestones_are_saved_only_when_asked_for(clock):
-    assert {kind for _, _, kind in Case(clock).wait(500.0)} == {"latest"}
-    case = Case(clock, save_milestones_sec=30.0)
-    assert [t for t, _, kind in case.wait(100.0) if kind == "milestone"] == [30, 60, 90]
+def milestones(case, seconds):
+    return [t for t, _, kind in case.wait(seconds) if kind == "milestone"]
+
+
+@pytest.mark.parametrize(("every_s", "expected"), [(30.0, [30, 60, 90]), (0.0, []), (-1.0, [])])
+def test_milestones_are_saved_only_when_asked_for(clock, monkeypatch, every_s, expected):
+    monkeypatch.setattr(statistics_module, "time", clock)
+    assert milestones(Case(clock, save_milestones_sec=every_s), 100.0) == expected
+
+
+def test_milestones_go_on_over_starts_that_are_shorter_than_their_interval(clock, monkeypatch):
+    """Each start trains for 55 s, after 5 s of preparation, in which a milestone may come due."""
+    monkeypatch.setattr(statistics_module, "time", clock)
+    asked: list[list[int]] = []
+    state: dict[str, Any] = {}
+    for _ in range(5):
+        case = Case(clock, save_milestones_sec=62.0)
+        for each in (case.statistics.add, case.scheduler.note):
+            each(restored(0, **state))
+        clock.now += 5.0
+        asked.append(milestones(case, 55.0))
+        state = case.run_state(0)
+    assert asked == [[], [0], [0], [1], [3]], "at 62, 124, 186 and 248 s in all"
 
 
 def test_the_best_policy_is_saved_when_it_became_better(clock):
@@ -209,6 +229,20 @@ def test_the_run_is_unsaved_as_long_as_the_newest_answer_about_a_policy_is_bad_o
     case.scheduler.note(CheckpointSaved(1, "best", "b.pth", 99))
     assert case.scheduler.why_unsaved() == "disk full"  # a resume does not start from the best
     case.scheduler.note(CheckpointSaved(1, "latest", "c.pth", 100))
+    assert case.scheduler.why_unsaved() == ""
+
+
+def test_a_request_that_failed_is_made_good_by_a_later_one_and_by_no_earlier_one(clock):
+    case = Case(clock, save_every_sec=1.0)
+    case.wait(100.0)  # as many are open as may be
+    case.save_all("latest")
+    *earlier, last = (command.request for _, command in case.sent)
+    case.scheduler.note(CheckpointFailed(0, "latest", "too slow", last))
+    for request in earlier:
+        case.scheduler.note(CheckpointSaved(0, "latest", "a.pth", request))
+    assert not case.scheduler.awaited and case.scheduler.why_unsaved() == "too slow"
+    case.scheduler.note(CheckpointSaved(0, "latest", "b.pth", last + 1))
+    case.scheduler.note(CheckpointFailed(0, "latest", "an earlier one", last))
     assert case.scheduler.why_unsaved() == ""
 
 

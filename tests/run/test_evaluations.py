@@ -29,14 +29,14 @@ def finished(policy):
     return EvaluationFinished(policy, 1, 5, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, {}, 1.0)
 
 
-def said(caplog, monkeypatch, *reports, every=4.0, video=0.0, policies=1, metric="reward", lasts=30.0):
+def said(caplog, monkeypatch, *reports, every=4.0, video=0.0, policies=1, metric="reward", lasts=30.0, state="ended"):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     workers = types.SimpleNamespace(eval_every_sec=every, eval_episodes=5, eval_video_every_sec=video)
     sampling, run = types.SimpleNamespace(num_policies=policies), types.SimpleNamespace(save_best_metric=metric)
     config = types.SimpleNamespace(workers=workers, sampling=sampling, run=run)
     context: Any = types.SimpleNamespace(config=config)
-    unused: Any = None
+    last: Any = types.SimpleNamespace(state=state)
     controller = Evaluations(context)
     for report in reports:
         if isinstance(report, float):
@@ -44,9 +44,9 @@ def said(caplog, monkeypatch, *reports, every=4.0, video=0.0, policies=1, metric
         else:
             controller.note(report)
     clock.now += lasts
-    assert not controller.due(unused)
+    assert not controller.due(last)
     with caplog.at_level("INFO"):
-        controller.end(unused)
+        controller.end(last)
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -93,6 +93,7 @@ def test_nothing_is_said_where_nothing_is_missing(caplog, monkeypatch):
     assert not said(caplog, monkeypatch, Ready("evaluation"), finished(0))
     assert not said(caplog, monkeypatch, finished(0), EvaluationVideoSaved(0, 1, "x.gif"), video=5.0)
     assert not said(caplog, monkeypatch, every=0.0)
+    assert not said(caplog, monkeypatch, state="starting"), "the run has not begun"
 
 
 def test_evaluations_of_which_none_was_recorded_are_told(caplog, monkeypatch):
@@ -124,6 +125,7 @@ def test_the_worker_tells_what_the_end_of_the_run_cut_off_and_what_was_just_fini
         returns=numbers,
         true_returns=numbers,
         lengths=numbers,
+        matches=np.repeat(np.arange(3), 2),
         extra={},
         wall_time=2.0,
         is_complete=is_complete,

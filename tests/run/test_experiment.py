@@ -16,6 +16,7 @@ from appo import train_appo
 from appo.algorithms.config import resolve
 from appo.algorithms.run import experiment as module
 from appo.algorithms.run import folder_lock, session
+from appo.algorithms.run.config import MOVED_ASIDE
 from appo.algorithms.run.experiment import LOG_BYTES, Experiment
 from appo.algorithms.train_config import from_json
 from appo.utils.options import ConfigError
@@ -89,7 +90,8 @@ def test_restart_moves_the_old_folder_aside_each_time(tmp_path):
         assert open_and_close(tmp_path, "--restart_behavior=restart").starts == 0
     moved = [path for path in tmp_path.iterdir() if path.name != "first"]
     assert len(moved) == 3
-    assert all(path.name.startswith("first.") for path in moved)
+    names = [MOVED_ASIDE.fullmatch(path.name) for path in moved]
+    assert [name and name["name"] for name in names] == ["first"] * 3
     assert {mark.name for path in moved for mark in path.glob("mark*")} == {"mark0", "mark1", "mark2"}
     assert not list((tmp_path / "first").glob("mark*"))
 

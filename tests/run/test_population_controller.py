@@ -300,6 +300,19 @@ def test_the_period_doubles_while_the_best_does_not_rise(tmp_path):
     assert periods == [1000, 2000, 4000, 4000, 500]
 
 
+def test_a_lucky_best_does_not_keep_the_period_long(tmp_path):
+    case = Case(tmp_path, policies=2, options=["--pbt_double_period=True"])
+    case.obey()
+    case.play(1000, 9.0, 9.0)
+    case.obey()
+    periods = []
+    for objective in (1.0, 1.0, 2.0, 3.0, 3.0):
+        case.play(8000, objective, objective)
+        case.obey()
+        periods.append(500 * 2 ** case.population.members[0].doublings)
+    assert periods == [1000, 2000, 500, 500, 1000]
+
+
 def test_start_values_are_each_policys_own(tmp_path):
     file = tmp_path / "start.json"
     file.write_text('[{"learning_rate": 1e-6}, {"learning_rate": 0.1, "gamma": 0.9}]')

@@ -201,6 +201,13 @@ def test_the_last_results_are_written_at_the_end_and_drawn_matches_are_told_of(t
     assert json.loads((tmp_path / "self_play.json").read_text())["draws"][0] == [0, 0, 300]
 
 
+def test_a_start_that_ends_before_it_has_begun_leaves_the_results_of_the_one_before(tmp_path):
+    (tmp_path / "self_play.json").write_text("those of before")
+    case = Case(tmp_path)
+    case.play.end(case.statistics.last_snapshot()._replace(state="starting"))
+    assert (tmp_path / "self_play.json").read_text() == "those of before"
+
+
 def test_a_rating_goes_on_from_that_of_the_newest_past_self(tmp_path):
     case = Case(tmp_path)
     case.run()
@@ -246,6 +253,16 @@ def test_a_policy_that_became_another_one_begins_with_the_results_of_that(tmp_pa
     assert case.play._sides[1].scores == case.play._sides[0].scores
     assert case.play._matrix.of("policy_1", "policy_0@0").matches == 0
     assert case.play._matrix.of("policy_0", "policy_0@0").wins == 9
+
+
+def test_a_policy_that_became_another_one_has_the_rating_of_that(tmp_path):
+    case = Case(tmp_path, policies=2)
+    case.run()
+    case.meet(0, 3.0, 1, 1.0, 2, 2.0, numbers=(0, 0, 1), times=20)
+    before = case.content()["ratings"]
+    assert before["policy_0"] > before["policy_1"]
+    case.play.note(PolicyAdopted(1, 0, {}, 5, 1))
+    assert case.content()["ratings"] == before | {"policy_1": before["policy_0"]}
 
 
 def test_more_than_two_players_are_rated_by_their_places(tmp_path):

@@ -103,6 +103,22 @@ def test_a_goal_that_cannot_be_reached_is_refused_or_told_of_once(caplog):
     assert caplog.text.count(told) == len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("tag", ["eval/reward", "eval/rewrd"])
+def test_a_goal_of_evaluations_is_missed_only_where_an_evaluation_has_been_made(tag, caplog):
+    stopping = Stopping(context(f"--stop_when={tag}>=5", "--eval_every_sec=60"))
+    for _ in range(2 * LOOKS_BEFORE_WARNING):
+        stopping.due(snapshot(tags=[{"train/reward": 9.0}]))
+    assert not caplog.records, "no evaluation has been made"
+    for _ in range(2):
+        stopping.due(snapshot(tags=[{"train/reward": 9.0, "eval/reward": 1.0}]))
+    if tag == "eval/reward":
+        assert not caplog.records
+    else:
+        [record] = caplog.records
+        told = "no point has had the tag of stop_when=eval/rewrd>=5 so far; there are eval/reward; docs"
+        assert record.getMessage().startswith(told)
+
+
 def test_a_run_that_gets_no_further_ends_also_when_it_is_resumed_in_between():
     run = context("--stop_after_no_progress=1000")
     stopping = Stopping(run)

@@ -1,5 +1,7 @@
 """A controller and a sink are added by a line in one table each, and the rest of a run knows them."""
 
+import json
+
 import pytest
 import torch
 
@@ -43,6 +45,48 @@ class SavesOften(Controller):
         return {"zz_test/asked": float(self.asked)}
 
 
+class FailsAtEnd(Controller):
+    """Comes before another one in the table."""
+
+    def __init__(self, context):
+        pass
+
+    def note(self, report):
+        pass
+
+    def due(self, snapshot):
+        return ()
+
+    def end(self, last):
+        raise ValueError("as told")
+
+
+class SeesTheEnd(FailsAtEnd):
+    """Keeps what there is when it is told of the end."""
+
+    seen: list[tuple[str, str]] = []  # noqa: RUF012
+
+    def __init__(self, context):
+        self._summary = context.config.run.folder / "summary.json"
+
+    def end(self, last):
+        reason = json.loads(self._summary.read_text())["reason"] if self._summary.exists() else ""
+        self.seen.append((last.state, reason))
+
+
+class Hears:
+    """A user's own class."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_point(self, policy, env_frames, tags):
+        self.heard.append(env_frames)
+
+    def on_end(self):
+        self.heard.append("end")
+
+
 class Remembers:
     """A sink that keeps the states of the snapshots that it was given."""
 
@@ -65,9 +109,15 @@ def run_state():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A whole run in one process, with a controller and a sink more than the tables have."""
-    monkeypatch.setattr(module, "CONTROLLERS", (*module.CONTROLLERS, SavesOften))
+def callback():
+    return Hears()
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch, callback):
+    """Of a whole run in one process, with controllers and a sink more than the tables have."""
+    more = (SavesOften, FailsAtEnd, SeesTheEnd)
+    monkeypatch.setattr(module, "CONTROLLERS", (*module.CONTROLLERS, *more))
     monkeypatch.setattr(module, "SINKS", (*module.SINKS, Remembers))
     threads, stop = torch.get_num_threads(), StopSignals(lambda: pytest.fail("nobody asked for the end"))
     words = ["--env=synthetic_identity", f"--train_dir={tmp_path}", "--device=cpu", "--seed=1", "--serial_mode=True"]
@@ -76,15 +126,20 @@ def run(tmp_path, monkeypatch):
     shared = resources.allocate(config, resources.sizes_of(config, spec))
     experiment = Experiment.open(resolved, words)
     plan = resources.plan_of(config, spec, "cpu", [experiment.checkpoint_dir(0)], Seeds(1, 0))
-    driver = Driver(config, experiment, SerialWorkerPool(plan, shared), shared, stop)
-    driver.run()
-    driver.end("the test is over", 0.0)
-    yield experiment
+    yield Driver(config, experiment, SerialWorkerPool(plan, shared), shared, stop, callback)
     experiment.close()
     stop.restore()
     torch.set_num_threads(threads)
-    SavesOften.made.clear()
-    Remembers.made.clear()
+    for kept in (SavesOften.made, SeesTheEnd.seen, Remembers.made):
+        kept.clear()
+
+
+@pytest.fixture
+def run(driver):
+    """The experiment of a run that was followed to its end."""
+    driver.run()
+    driver.end("the test is over", 0.0)
+    return driver._experiment
 
 
 def test_a_controller_hears_every_report_and_its_commands_are_carried_out(run):
@@ -105,3 +160,17 @@ def test_a_sink_is_given_every_snapshot_to_the_last_and_is_closed(run):
     assert {state for state, _ in sink.states[:-1]} == {"training"}
     frames = [frames for _, frames in sink.states]
     assert frames == sorted(frames) and frames[-1] >= 2000
+
+
+@pytest.mark.usefixtures("run")
+def test_controllers_end_after_the_summary_is_written_and_each_whatever_becomes_of_the_others(caplog):
+    assert SeesTheEnd.seen == [("ended", "the test is over")]
+    warnings = [record.getMessage() for record in caplog.get_records("setup") if record.levelname == "WARNING"]
+    assert "FailsAtEnd failed at the end of the run: ValueError('as told')" in warnings
+
+
+def test_controllers_of_a_run_that_ends_before_it_has_begun_end_as_well_and_are_given_no_numbers(driver, callback):
+    driver.end("stopped by SIGINT", 0.0)
+    assert SeesTheEnd.seen == [("starting", "")] and callback.heard == ["end"]
+    (sink,) = Remembers.made
+    assert not sink.states and sink.is_closed

@@ -117,8 +117,16 @@ def test_without_first_weights_it_is_the_learner_s(arrays):
 
 def test_blocks_that_are_not_taken_are_the_learner_s_fault(arrays):
     arrays["ready_sequence"][:] = arrays["filling_sequence"][:] = 1
-    _, stall = first_stall(watchdog(arrays), arrays, versions=True)
+    _, stall = first_stall(watchdog(arrays), arrays)
     assert stall.culprits == LEARNER and "blocks" in stall.stage
+
+
+def test_frames_that_wait_for_a_long_iteration_are_no_stall_while_it_makes_steps(arrays):
+    arrays["ready_sequence"][:] = arrays["filling_sequence"][:] = 1
+    dog = watchdog(arrays)
+    assert first_stall(dog, arrays, versions=True, until=100) is None
+    stalls = [stall for second in range(100, 120) if (stall := dog.look(float(second)))]
+    assert [(stall.culprits, stall.in_a_row) for stall in stalls] == [(LEARNER, 1)]
 
 
 def test_when_no_process_waits_the_environments_block_progress(arrays):
@@ -164,6 +172,12 @@ def test_one_learner_of_two_that_learns_nothing_is_found_while_the_other_goes_on
     second, stall = stall_of_two(two, versions=(1, 0))
     assert second == 11 and (stall.culprits, stall.policy) == (LEARNER, 1)
     assert stall.what == "no new version of policy 1 for 10 s"
+
+
+def test_one_learner_of_two_that_hangs_is_found_while_all_frames_wait_for_the_other(two):
+    two["ready_sequence"][:] = two["filling_sequence"][:] = 1
+    second, stall = stall_of_two(two, frames=(0, 0), versions=(1, 0))
+    assert second == 11 and (stall.culprits, stall.policy) == (LEARNER, 1)
 
 
 def test_one_policy_worker_of_two_that_answers_nothing_is_found_while_the_other_goes_on(two):

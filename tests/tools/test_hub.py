@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -87,6 +88,35 @@ def test_a_folder_of_something_else_is_left_alone(experiment, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
 
+def test_what_was_trained_is_not_deleted(experiment, tmp_path, capsys):  # noqa: F811
+    _, folder = experiment("CartPole-v1")
+    made = tmp_path / "hub" / "pole"
+    assert main([str(folder), str(made)]) == EXIT_OK
+    (made / "status.json").write_text("{}")  # as training there leaves it
+    (made.parent / "README.md").write_text("of somebody")
+    checkpoints_made = sorted((made / "checkpoint_p0").iterdir())
+    for source, place in ((folder, made), (made, made), (made, made.parent)):
+        capsys.readouterr()
+        assert main([str(source), str(place)]) == EXIT_REFUSED
+        assert "holds an experiment" in capsys.readouterr().err
+    assert sorted((made / "checkpoint_p0").iterdir()) == checkpoints_made
+
+
+def test_a_checkpoint_that_cannot_be_copied_leaves_the_one_before(experiment, tmp_path, monkeypatch, capsys):  # noqa: F811
+    _, folder = experiment("CartPole-v1")
+    made = tmp_path / "pole"
+    assert main([str(folder), str(made)]) == EXIT_OK
+    before = sorted(made.rglob("*.pth"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    assert main([str(folder), str(made)]) == EXIT_REFUSED
+    assert "No space left" in capsys.readouterr().err and sorted(made.rglob("*.pth")) == before != []
+    assert not list(made.glob(".*"))
+
+
 class Hub(BaseHTTPRequestHandler):
     """As much of the hub as a push of small files needs."""
 
@@ -153,6 +183,7 @@ def test_every_file_is_pushed(experiment, tmp_path):  # noqa: F811
     assert done.returncode == EXIT_OK, done.stderr
     files = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
     assert set(Hub.commits) == files and re.search(r"user/pole", done.stdout)
+    assert "hf download user/pole --local-dir" in (made / "README.md").read_text()
 
 
 def test_without_a_hub_the_folder_stays_and_the_way_is_told(experiment, tmp_path):  # noqa: F811

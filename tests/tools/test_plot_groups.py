@@ -3,11 +3,12 @@
 import csv
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from appo.tools.curves import OF_NO_CONSEQUENCE, POINTS, _defaults, read_groups, read_points
+from appo.tools.curves import LAST_HOLDS, OF_NO_CONSEQUENCE, POINTS, _defaults, read_groups, read_points
 from appo.tools.experiments import find_experiments
 from appo.tools.plot import draw_groups, main
 from tests.tools.experiment_files import append_points, write_experiment
@@ -41,7 +42,7 @@ def groups_of(*places, metric="0_aux/avg_reward", x="frames", smooth=0.0):
 
 
 def rows_of(path):
-    with path.open() as file:
+    with Path(path).open() as file:
         return list(csv.DictReader(file))
 
 
@@ -118,11 +119,30 @@ def test_a_group_ends_where_fewer_than_half_of_its_seeds_have_data_and_one_seed_
     (group,) = groups_of(tmp_path)
     counts, means = group.summary.num_seeds, group.summary.mean
     assert counts[[POINTS * 4 // 10 - 1, POINTS * 7 // 10 - 1, -1]].tolist() == [3, 2, 1]
-    assert np.nanmax(group.x[~np.isnan(means)]) == 700.0
+    assert np.nanmax(group.x[~np.isnan(means)]) == 700.0 + LAST_HOLDS * 1000.0
     assert (np.isnan(group.summary.low) == np.isnan(means)).all()
     (pair,) = groups_of(tmp_path / "a", tmp_path / "b")
-    alone = pair.x > 700.0
+    alone = pair.x > 700.0 + LAST_HOLDS * 1000.0
     assert pair.summary.mean[alone][-1] == 10.0 and np.isnan(pair.summary.low[alone]).all()
+
+
+def test_runs_that_overshoot_their_budget_by_different_amounts_have_all_seeds_at_the_end(tmp_path):
+    for seed, end in enumerate((1000, 1003, 1004)):
+        write_experiment(tmp_path, f"s{seed}", [*line(seed, range(100, 1000, 100)), (end, 10.0 * seed)], seed=seed)
+    (group,) = groups_of(tmp_path)
+    assert group.x[-1] == 1004.0 and group.summary.num_seeds[-1] == 3 and group.summary.mean[-1] == 10.0
+
+
+def test_a_run_that_was_moved_aside_is_no_seed_unless_it_is_named(tmp_path, capsys):
+    asides = ("first.20250101-120000", "first.20250101-120000.2", "gone.20250101-120000")
+    for name in ("first", "second", *asides):
+        write_experiment(tmp_path, name, line(1), seed=1)
+    table = str(tmp_path / "table.csv")
+    assert main([str(tmp_path), table]) == 0
+    assert {row["n"] for row in rows_of(table)} == {"3"}, "the third has taken nobody's place"
+    assert "without 2 that --restart_behavior=restart moved aside" in capsys.readouterr().err
+    assert main([str(tmp_path), str(tmp_path / asides[0]), table]) == 0
+    assert {row["n"] for row in rows_of(table)} == {"4"}
 
 
 def test_other_folders_names_and_budgets_make_no_other_group(tmp_path):

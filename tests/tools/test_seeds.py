@@ -18,6 +18,7 @@ def test_a_point_is_in_force_until_the_next_one_and_nothing_is_known_outside():
     grid = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     same(align([([2, 4], [10, 20]), ([0.5], [7]), ([], [])], grid), [[NAN, 10, 10, 20, NAN], [NAN] * 5, [NAN] * 5])
     same(align([([1, 1.5, 5], [1, 2, 3])], grid), [[1, 2, 2, 2, 3]])
+    same(align([([2, 3.5], [10, 20])], grid, last_holds=1.0), [[NAN, 10, 10, 20, NAN]])
 
 
 def test_a_running_mean_looks_back_over_what_exists():
@@ -74,6 +75,12 @@ def test_a_curve_is_told_where_half_of_the_seeds_have_data_and_its_interval_wher
     assert (np.isnan(told.low) == [False, False, True, True]).all()
     assert told.low[0] < 4.0 < told.high[0]
     same([told.low[1], told.high[1]], [1.0, 3.0])
+
+
+def test_nothing_is_told_of_the_few_policies_that_went_furthest():
+    values = np.array([[1.0, 1.0, NAN], [2.0, NAN, NAN], [3.0, 3.0, 3.0]])
+    told = summarize(values, np.zeros(3, int), np.arange(3))
+    same(told.mean, [2.0, 2.0, NAN])
 
 
 def test_a_single_seed_has_a_curve_and_no_interval_however_many_policies_it_has():

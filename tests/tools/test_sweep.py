@@ -126,13 +126,14 @@ def test_trials_are_added_while_a_sweep_runs_and_bad_ones_are_told(launch, tmp_p
     sweep = tmp_path / "train_dir" / "plan"
     running = launch(plan)
     wait_for(lambda: starts(sweep / "trial"))
-    (sweep / "inject.toml").write_text("[[trials]]\nlearning_rate = 0.5\n[[trials]]\nlearning_rat = 0.5\n")
+    bad = "[[trials]]\nlearning_rat = 0.5\n[[trials]]\nexperiment = 'mine'\n"
+    (sweep / "inject.toml").write_text(bad + "[[trials]]\nlearning_rate = 0.5\n")
     wait_for(lambda: "learning_rate=0.5" in states(sweep))
     (sweep / FINISH).touch()
     code, printed = running.end()
     assert code == 0
     assert states(sweep) == {"trial": "done", "learning_rate=0.5": "done"}
-    assert "did you mean learning_rate" in printed and "this trial was not added" in printed
+    assert "did you mean learning_rate" in printed and printed.count("this trial was not added") == 2
     assert launch(plan).end()[0] == 0
     assert len(starts(sweep / "learning_rate=0.5")) == 1
 

@@ -1,12 +1,16 @@
 """Sweeps whose trials are jobs, with submitit's jobs of this machine; a program stands in for the trainer."""
 
 import os
+import re
 import signal
 
 import psutil
 import pytest
 
-from appo.tools.sweep import main
+from appo.tools.sweep import main, show_status
+from appo.tools.sweep_cluster import Cluster, left
+from appo.tools.sweep_processes import LOCKS, lock_file
+from appo.tools.sweep_state import RUNNING, WAITING, Record, Sweep, write_sweep
 from tests.tools.sweep_cases import FINISH, STARTS, TWICE, Launched, nothing_left_in, starts, states, wait_for
 
 BASE = '[base]\nenv = "CartPole-v1"\n'
@@ -84,12 +88,53 @@ def test_a_signal_ends_the_jobs_and_the_same_command_goes_on(launch, tmp_path):
     assert len(starts(trial)) == 2
 
 
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Commands of a Slurm that takes every job and says of each what is in a file."""
+    state = tmp_path / "state.txt"
+    state.write_text("RUNNING")
+    answers = {
+        "srun": "exit 0",
+        "sbatch": "echo Submitted batch job 12",
+        "sacct": f"echo 'JobID|State|NodeList'; echo \"12|$(cat {state})|node1\"",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, answer in answers.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{answer}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return state
+
+
+@pytest.mark.parametrize(("table", "most"), [({}, 1_000_000), ({"slurm_max_num_timeout": 5}, 5)])
+def test_a_job_of_slurm_may_go_on_as_often_as_its_time_is_over(slurm, tmp_path, table, most):
+    from submitit.core.utils import DelayedSubmission
+
+    (tmp_path / LOCKS).mkdir()
+    Cluster(tmp_path, table).start("a", ["true"], lock_file(tmp_path, "a"), tmp_path / "a.txt")
+    (submitted,) = (tmp_path / "jobs").glob("*_submitted.pkl")
+    assert DelayedSubmission.load(submitted)._timeout_countdown == most
+
+
+def test_a_job_of_slurm_is_shown_as_running_until_it_has_ended(slurm, tmp_path, capsys):
+    (tmp_path / LOCKS).mkdir()
+    Cluster(tmp_path, {}).start("a", ["true"], lock_file(tmp_path, "a"), tmp_path / "a.txt")
+    write_sweep(tmp_path, Sweep("reward", "maximize", {"a": Record({}, RUNNING), "b": Record({}, RUNNING)}))
+    show_status(tmp_path)
+    rows = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := re.findall(r"\w+", line))}
+    assert RUNNING in rows["a"] and WAITING in rows["b"]
+    assert left(tmp_path, lock_file(tmp_path, "a")) is not None
+    slurm.write_text("FAILED")
+    wait_for(lambda: left(tmp_path, lock_file(tmp_path, "a")) is None)  # submitit asks every two seconds
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [
         ("", "[slurm]"),  # there is no Slurm here
         ('cluster = "pbs"', "known: slurm, local"),
         ('cluster = "local"\nnonsense = 3', "nonsense"),
+        ('cluster = "local"\nslurm_max_num_timeout = "often"', "slurm_max_num_timeout is 'often'"),
     ],
 )
 def test_what_cannot_be_queued_is_refused_and_nothing_is_written(tmp_path, capsys, monkeypatch, table, told):

@@ -46,6 +46,19 @@ def test_trials_without_a_result_are_no_obstacle():
     assert 1 <= choose(search, "minimize", records, results, 0)["hidden_size"] <= 100
 
 
+@pytest.mark.parametrize(
+    "outside", [{"hidden_size": 101}, {"hidden_size": 1.5}, {"learning_rate": 2.0}, {"optimizer": "gone"}]
+)
+@pytest.mark.parametrize("state", [DONE, RUNNING, FAILED])
+def test_trials_outside_of_the_present_ranges_are_no_obstacle(outside, state):
+    search = search_of(optimizer={"choice": ["adam", "sgd"]})
+    varied = {"hidden_size": 5, "learning_rate": 0.1, "optimizer": "adam", **outside}
+    result = Result(10, 1.0, 2.0, "reached")
+    require_optuna()
+    chosen = choose(search, "maximize", {"a": Record(varied, state, varied=varied)}, {"a": result}, 0)
+    assert 1 <= chosen["hidden_size"] <= 100 and chosen["optimizer"] in ("adam", "sgd")
+
+
 def sweep_of(direction, rows):
     """Trials with objective and minutes."""
     records = {name: Record({}, DONE if minutes else WAITING) for name, (_, minutes) in rows.items()}

@@ -22,6 +22,13 @@ def kept_config(folder: Path):
     return {item.key: json.loads(item.value_json) for item in run.config.update}
 
 
+def kept_ends(folder: Path):
+    """Why each of the offline runs has ended, in their order."""
+    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime)
+    summaries = [r.summary for path in files for r in _records(path) if r.WhichOneof("record_type") == "summary"]
+    return [json.loads(item.value_json) for each in summaries for item in each.update if item.key == "ended"]
+
+
 def _points(path):
     for record in _records(path):
         if record.WhichOneof("record_type") == "history":

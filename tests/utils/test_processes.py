@@ -273,13 +273,22 @@ def test_orphans_that_have_ended_are_cleared_away_and_known_children_are_left_to
     assert start("import psutil\n" + ENDED_ORPHAN)[1] == ["False", "0"]
 
 
-def test_available_memory_is_that_of_the_machine_or_of_its_container(monkeypatch):
+def test_available_memory_is_that_of_the_machine_or_of_its_container(tmp_path):
     machine = psutil.virtual_memory()
     assert 0 < processes.available_memory() <= machine.total
-    monkeypatch.setattr(processes, "_read_number", lambda path: {"memory.max": 1000, "memory.current": 400}[path.name])
-    assert processes.available_memory() == 600
-    monkeypatch.setattr(processes, "_read_number", lambda path: None)
-    assert processes.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.5)
+    assert processes.available_memory(tmp_path / "none") == pytest.approx(machine.available, rel=0.5)
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert processes.available_memory(tmp_path) == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert processes.available_memory(tmp_path) == pytest.approx(machine.available, rel=0.5)
+
+
+def test_files_that_a_container_can_drop_are_no_memory_in_use(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("990\n")
+    (tmp_path / "memory.stat").write_text("anon 200\nfile 700\nshmem 100\nfile_dirty 50\n")
+    assert processes.available_memory(tmp_path) == 1000 - 990 + 700 - 100 - 50
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_allowed(start):

@@ -118,6 +118,27 @@ def test_more_than_a_handful_of_requests_are_answered_at_once_and_not_encoded(wr
     assert isinstance(answers_of(writer, 1)[0], CheckpointSaved)
 
 
+def test_the_newest_ordinary_checkpoint_takes_the_place_of_those_that_wait(writer, trained, tmp_path, slow_disk):
+    for request in range(1, MOST_WAITING):
+        trained.train()
+        writer.submit(command(request), trained.encode)
+    writer.submit(command(MOST_WAITING, "milestone"), trained.encode)
+    assert slow_disk.is_busy.wait(10)  # with the first
+    trained.train()
+    writer.submit(command(9), trained.encode)
+    left_out = writer.finished()
+    assert [(type(answer), answer.request) for answer in left_out] == [(CheckpointFailed, 2), (CheckpointFailed, 3)]
+    assert "a newer checkpoint takes the place of one that waits" in left_out[0].reason
+    slow_disk.go_on.set()
+    answers = answers_of(writer, 3)
+    assert [(type(answer), answer.request) for answer in answers] == [(CheckpointSaved, n) for n in (1, 4, 9)]
+    newest = checkpoints.load_newest_valid(tmp_path / "p0")
+    assert newest is not None and newest.train_step == trained.steps
+    for request in range(10, 10 + MOST_WAITING):
+        writer.submit(command(request), trained.encode)
+    assert len(answers_of(writer, MOST_WAITING)) == MOST_WAITING, "there is as much room as before"
+
+
 def test_a_folder_that_cannot_be_written_fails_a_request_and_not_the_next(writer, trained, tmp_path):
     (tmp_path / "p0").write_text("in the way")
     writer.submit(command(1), trained.encode)

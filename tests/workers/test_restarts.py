@@ -78,6 +78,13 @@ def test_an_exception_in_setup_is_retried_for_actors_only_and_so_often():
         assert verdicts(restarts, kind, [FAILED_IN_SETUP], kind) == [Verdict.END]
 
 
+def test_losses_of_another_kind_take_no_tries_of_a_setup_away():
+    restarts = policy(setup_retries=1, failures_in_a_row=100)
+    assert verdicts(restarts, ACTOR, [AFTER_WORK, KILLED, IN_SETUP, FAILED_IN_SETUP]) == [Verdict.REPLACE] * 4
+    assert verdicts(restarts, ACTOR, [AFTER_WORK, FAILED_IN_SETUP]) == [Verdict.REPLACE] * 2, "it has worked since"
+    assert verdicts(restarts, ACTOR, [KILLED, FAILED_IN_SETUP]) == [Verdict.REPLACE, Verdict.END]
+
+
 def test_a_kill_in_setup_is_no_exception():
     assert verdicts(policy(setup_retries=0), LEARNER, [IN_SETUP]) == [Verdict.REPLACE]
 

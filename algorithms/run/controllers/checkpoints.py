@@ -51,15 +51,17 @@ class CheckpointScheduler(Controller):
         self._next = {
             "latest": now + run.save_every_sec,
             "best": now + run.save_best_every_sec,
-            "milestone": now + run.save_milestones_sec if run.save_milestones_sec > 0 else math.inf,
         }
+        self._milestone_every_s = run.save_milestones_sec if run.save_milestones_sec > 0 else math.inf
+        self._milestones = 0  # that have been due, over all starts
         self.may_save = False  # the options of this start have worked
         self.best = [-math.inf] * len(context.statistics.episodes)  # by --save_best_metric, of what is on disk
         self._requests = 0
         self._open: dict[int, SaveCheckpoint] = {}  # by request
         self._to_send: list[Command] = []
         self._disk_faults = DiskFaults()
-        self._last_failure: dict[int, str] = {}  # policy -> why the newest answer about kind "latest" was bad
+        # Policy -> the newest request of kind "latest" that was answered, and why it failed; empty: it is on disk.
+        self._newest_answer: dict[int, tuple[int, str]] = {}
 
     def note(self, report: Report) -> None:
         """See whether a checkpoint arrived, what was best before, and which learner has to be asked again."""
@@ -69,16 +71,17 @@ class CheckpointScheduler(Controller):
             command = self._open.pop(report.request, None)
             if command is not None and command.kind == "best":
                 self.best[command.policy] = max(self.best[command.policy], command.metric)
-            if report.kind == "latest":
-                self._last_failure.pop(report.policy, None)
+            self._note_answer(report, "")
             log.debug("saved %s", report.path)
         elif isinstance(report, CheckpointFailed):
             self._open.pop(report.request, None)
-            if report.kind == "latest":
-                self._last_failure[report.policy] = report.reason
+            self._note_answer(report, report.reason)
             self._disk_faults.tell("checkpoint", report.reason)
-        elif isinstance(report, PolicyRestored) and not math.isnan(report.best):
-            self.best[report.policy] = report.best
+        elif isinstance(report, PolicyRestored):
+            if not math.isnan(report.best):
+                self.best[report.policy] = report.best
+            before = int(report.run_state.get("train_seconds", 0.0) // self._milestone_every_s)
+            self._milestones = max(self._milestones, before)
         elif isinstance(report, WorkerReady):
             worker = self._roster.named(report.worker)
             if worker is not None and worker.kind == LEARNER:
@@ -94,9 +97,9 @@ class CheckpointScheduler(Controller):
 
     def end(self, last: RunSnapshot) -> None:
         """Say what no episode has had, however few points there were."""
-        del last
-        self._look_for_metric()
-        self._absence.tell()
+        if last.state != "starting":
+            self._look_for_metric()
+            self._absence.tell()
 
     def _look_for_metric(self) -> None:
         known = self._statistics.known_metrics(evaluated=self._is_evaluated)
@@ -127,7 +130,13 @@ class CheckpointScheduler(Controller):
         """Why what was learned last is not on disk; empty when it is."""
         if self._open:
             return "its learner did not report in time that it is on disk"
-        return next(iter(self._last_failure.values()), "")
+        return next((failure for _, failure in self._newest_answer.values() if failure), "")
+
+    def _note_answer(self, report: CheckpointSaved | CheckpointFailed, failure: str) -> None:
+        """Keep the answer to the newest request: an older checkpoint that is written late has nothing of that one."""
+        newest, _ = self._newest_answer.get(report.policy, (0, ""))
+        if report.kind == "latest" and report.request >= newest:
+            self._newest_answer[report.policy] = report.request, failure
 
     def _ask_again(self, policy: int) -> None:
         """Ask the successor of a lost learner again for the checkpoints that the lost one had not reported.
@@ -149,8 +158,9 @@ class CheckpointScheduler(Controller):
         if now >= self._next["latest"]:
             self._next["latest"] = now + self._run.save_every_sec
             self._ask_where_few_are_open("latest")
-        if now >= self._next["milestone"]:
-            self._next["milestone"] = now + self._run.save_milestones_sec
+        milestones = int(self._statistics.train_seconds // self._milestone_every_s)
+        if milestones > self._milestones:
+            self._milestones = milestones
             self._ask_where_few_are_open("milestone")
 
     def _ask_where_few_are_open(self, kind: str) -> None:

@@ -48,7 +48,12 @@ class Controller(Protocol):
         """
 
     def end(self, last: RunSnapshot) -> None:
-        """The run has ended as `last` says, and the last reports were taken; the experiment's files are still open."""
+        """The run has ended as `last` says; the experiment's files are still open. Called once, also after a failure.
+
+        Args:
+            last: after the last reports. "starting": the run ended before every policy knew where it begins, so its
+                numbers are not those of the experiment.
+        """
         del last
 
     def ended_by(self) -> str:

@@ -61,8 +61,7 @@ class Evaluations(Controller):
 
     def end(self, last: RunSnapshot) -> None:
         """Say what is missing, and why."""
-        del last
-        if not self._num_policies:
+        if not self._num_policies or last.state == "starting":
             return
         if self._missing:
             log.warning("%s: %s; %s", self._what_is_missing(), self._why(), self._remedy())

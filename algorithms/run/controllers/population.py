@@ -53,7 +53,7 @@ class Member:
         self.decisions = 0
         self.requests = 0  # adoptions that were asked for
         self.adoptions = 0
-        self.best: float | None = None  # objective in the population at its turns so far
+        self.best: float | None = None  # objective in the population at its last decision
         self.open: dict[str, Any] = {}  # decision that its learner has not answered
 
     def state(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Population(Controller):
         if self._config.pbt_double_period:
             has_risen = member.best is None or best > member.best
             member.doublings = 0 if has_risen else min(member.doublings + 1, MOST_DOUBLINGS)
-        member.best = best if member.best is None else max(member.best, best)
+        member.best = best  # the highest so far may have been luck, and would never be reached again
         member.next_frames = frames + self._config.pbt_period_env_steps * 2**member.doublings
 
     def _restore(self, report: PolicyRestored) -> None:

@@ -139,9 +139,8 @@ class SelfPlay(Controller):
         return [*settings, *self._requests_due(now)]
 
     def end(self, last: RunSnapshot) -> None:
-        """Write the last results."""
-        del last
-        if self._sides:
+        """Write the last results; where the run has not begun, those of an earlier start stay."""
+        if self._sides and last.state != "starting":
             self._tell()
 
     def _tell(self) -> None:
@@ -320,6 +319,8 @@ class SelfPlay(Controller):
     def _begin_anew(self, policy: int, source: int) -> None:
         """A policy has become a copy of another: what it did before says nothing about it."""
         self._matrix.forget(_name_of(policy))
+        if self._placements is not None:
+            self._placements.become(_name_of(policy), _name_of(source))
         self._sides[policy].scores = {name: dict(by_seat) for name, by_seat in self._sides[source].scores.items()}
 
     def _remove_files(self, policy: int) -> None:

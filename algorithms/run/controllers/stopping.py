@@ -15,6 +15,7 @@ from appo.algorithms.run.controllers.context import Controller, ControllerContex
 # A mean has to be this much better, as a share of the best one's size, to count as progress.
 PROGRESS = 0.01
 EPISODES = ("reward", "true_reward")  # means over whole windows of episodes; every other metric is a tag
+EVALUATED = "eval/"  # beginning of the tags of evaluations, which are not in every point
 
 
 class Stopping(Controller):
@@ -60,7 +61,10 @@ class Stopping(Controller):
             values = {policy: self._statistics.best_metric(policy, metric) for policy in range(number)}
         else:
             values = {point.policy: point.scalars.get(metric) for point in snapshot.points}
-            self._absence.look({tag for point in snapshot.points for tag in point.scalars})
+            is_evaluated = metric.startswith(EVALUATED)
+            tags = {tag for point in snapshot.points for tag in point.scalars}
+            of_its_kind = {tag for tag in tags if tag.startswith(EVALUATED)} if is_evaluated else tags
+            self._absence.look(of_its_kind, is_enough=is_evaluated)  # an evaluation has all tags that there will be
         for policy, value in values.items():
             if value is not None and self._goal.holds(value):
                 name = f" of policy {policy}" if number > 1 else ""

@@ -43,12 +43,13 @@ class _Progress:
 
     def __init__(self, now: float) -> None:
         self._count = -1
-        self.moved = now
+        self.counted = self.moved = now  # `moved` also when it had no work, or its standstill was told
         self._stalls = 0
 
     def follow(self, count: int, now: float) -> None:
         if count != self._count:
-            self._count, self.moved, self._stalls = count, now, 0
+            self._count, self._stalls = count, 0
+            self.counted = self.moved = now
 
     def has_stood_still(self, now: float, timeout_s: float, *, has_work: bool = True) -> bool:
         if not has_work:
@@ -96,9 +97,11 @@ class StallDetector:
         frames = self._follow(now)
         timeout_s = self._timeout_s if frames else self._grace_s
         if self._all_frames.has_stood_still(now, timeout_s):
+            culprits, stage = _find_blocking_stage(self._arrays)
+            if culprits == LEARNER and any(now - each.counted <= self._timeout_s for each in self._versions):
+                return self._stalled_learner(now)  # frames go on when the iteration that others train on is done
             for each in [*self._frames, *self._versions]:
                 each.moved = now  # they cannot move without frames
-            culprits, stage = _find_blocking_stage(self._arrays)
             what = f"no environment frame for {timeout_s:g} s"
             return Stall(what, stage, culprits, None, self._all_frames.told(now))
         if now - self._all_frames.moved >= self._timeout_s / 2.0:
