@@ -26,7 +26,6 @@ from appo.utils.signals import StopSignals
 
 BUDGET_S = 60.0
 PERIOD = Period(warm_up_s=1.0, measured_s=3.0, longest_start_s=20.0)
-STOP_S = 3.0
 # More trajectories at a time than this many iterations consume would only be older when they are learned from.
 MOST_ITERATIONS_AT_A_TIME = 4
 OPTIONS = Sizes._fields
@@ -54,7 +53,7 @@ class Budget:
         self, argv: Sequence[str], sizes: Sizes, folder: Path, is_stopped: Callable[[], bool], *, learns: bool
     ) -> Tried:
         """`measured`; one that does not begin is given up when the time is over."""
-        left_s = self._seconds - self.spent_s - PERIOD.warm_up_s - PERIOD.measured_s - STOP_S
+        left_s = self._seconds - self.spent_s - PERIOD.warm_up_s - PERIOD.measured_s
         began = time.monotonic()
         found = measured(argv, sizes, folder, is_stopped, learns=learns, longest_start_s=left_s)
         self._longest_s = max(self._longest_s, time.monotonic() - began)
@@ -134,7 +133,7 @@ def measured(
     """
     period = PERIOD._replace(longest_start_s=min(PERIOD.longest_start_s, longest_start_s))
     looks, times = [], []
-    with started(argv, folder, period, STOP_S, but=OPTIONS, words=sizes.words) as trial:
+    with started(argv, folder, period, 0.0, but=OPTIONS, words=sizes.words) as trial:
         machine = Machine(trial.process.pid)
         for look in trial.looks(period, is_stopped, learns=learns):
             looks.append(look)

@@ -102,12 +102,14 @@ class Trial(NamedTuple):
                 return
 
     def stop(self, limit_s: float) -> None:
-        """Let it end, or end it after so many seconds."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # the guardian ends the rest
+        """Let it end, or kill it after so many seconds."""
+        if limit_s:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(limit_s)
+        if self.is_running:
+            _kill([psutil.Process(self.process.pid)])
+            self.process.wait()
 
 
 @contextlib.contextmanager
@@ -159,7 +161,7 @@ def started(
         argv: the words, without the program.
         train_dir: where its experiment is made anew.
         period: in which it is looked at.
-        stop_s: for its end.
+        stop_s: for its end; 0: it is killed, for nothing that it would save is needed.
         but: options whose words are left out.
         words: in addition.
     """
