@@ -55,7 +55,8 @@ class Budget:
         """`measured`; one that does not begin is given up when the time is over."""
         left_s = self._seconds - self.spent_s - PERIOD.warm_up_s - PERIOD.measured_s
         began = time.monotonic()
-        found = measured(argv, sizes, folder, is_stopped, learns=learns, longest_start_s=left_s)
+        period = PERIOD._replace(longest_start_s=min(PERIOD.longest_start_s, left_s))
+        found = measured(argv, sizes, folder, is_stopped, learns=learns, period=period)
         self._longest_s = max(self._longest_s, time.monotonic() - began)
         return found
 
@@ -119,7 +120,7 @@ def measured(
     is_stopped: Callable[[], bool],
     *,
     learns: bool = True,
-    longest_start_s: float = PERIOD.longest_start_s,
+    period: Period = PERIOD,
 ) -> Tried:
     """Run the program for a moment with other sizes.
 
@@ -129,9 +130,8 @@ def measured(
         folder: for its experiment.
         is_stopped: looked at now and then; ends it.
         learns: it is measured from when it has learned something, not from its first frame.
-        longest_start_s: seconds after which it is given up, should it be less than `PERIOD` has.
+        period: in which it is looked at.
     """
-    period = PERIOD._replace(longest_start_s=min(PERIOD.longest_start_s, longest_start_s))
     looks, times = [], []
     with started(argv, folder, period, 0.0, but=OPTIONS, words=sizes.words) as trial:
         machine = Machine(trial.process.pid)
