@@ -5,7 +5,8 @@
 First the search, in the time that it has in a run; then every point of a grid of workers, environments, splits and,
 where steps are slow, backends. Each point is a short run of the whole program. What the search chose, the best point of
 the grid, and the sizes without either are then measured again in turns and for longer, since the best of many noisy
-numbers is too good: three seconds of doom_basic differ by 12 % (standard deviation), ten seconds by 7 %. Exit code 1: what was chosen makes less than 0.9 of the best point, or less than 0.96 of the sizes without it.
+numbers is too good: three seconds of doom_basic differ by 12 % (standard deviation), ten seconds by 7 %. Exit code 1:
+what was chosen makes less than 0.9 of the best point, or less than 0.96 of the sizes without it.
 Nothing else may run meanwhile.
 """
 
