@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
-from appo.tools.sweep_cluster import Cluster, left
+from appo.tools.sweep_cluster import Cluster, unfinished_job
 from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
 from appo.tools.sweep_processes import Slot, holder, lock_file, slots_of
@@ -53,7 +53,7 @@ def show_status(folder: Path) -> None:
         raise ConfigError(f"{folder} is not the folder of a sweep; name one such as train_dir/plan")
     for name, record in sweep.records.items():
         lock = lock_file(folder, name)
-        if record.state == RUNNING and holder(lock) is None and left(folder, lock) is None:
+        if record.state == RUNNING and holder(lock) is None and unfinished_job(folder, lock) is None:
             record.state = WAITING  # its launcher is gone, and so is the trial
     show_all(folder, sweep)
 

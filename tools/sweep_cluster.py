@@ -165,7 +165,7 @@ class Cluster:
         return ClusterProcess(job)
 
 
-def left(folder: Path, lock_file: Path) -> ClusterProcess | None:
+def unfinished_job(folder: Path, lock_file: Path) -> ClusterProcess | None:
     """The job of a trial that a launcher has queued and that has not ended; None: there is none, or none is known of.
 
     Args:

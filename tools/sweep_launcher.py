@@ -23,7 +23,7 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.experiment import LOCK_FILE
 from appo.tools import sweep_processes as processes
-from appo.tools.sweep_cluster import Cluster, ClusterProcess, left
+from appo.tools.sweep_cluster import Cluster, ClusterProcess, unfinished_job
 from appo.tools.sweep_plan import Plan, Search, Trial, check_options, read_injected, typed
 from appo.tools.sweep_screen import Screen
 from appo.tools.sweep_search import choose, require_optuna
@@ -223,7 +223,7 @@ class Launcher:
 
     def _job(self, name: str) -> ClusterProcess | None:
         """The job of a trial that an earlier launcher has queued, if it has not ended."""
-        return left(self.folder, processes.lock_file(self.folder, name)) if self._settings.cluster else None
+        return unfinished_job(self.folder, processes.lock_file(self.folder, name)) if self._settings.cluster else None
 
     def _result(self, name: str) -> Result:
         return result_of(self.folder / name, self._plan.objective, self._plan.direction)

@@ -237,14 +237,16 @@ class Learner:
         total = count * self.config.ppo_epochs
         steps: list[_Step] = []
         data = self._gradients.begin(data, count)
-        older = columns_with(whole.valid & (batch.policy_version < policy_version), len(data.columns))
+        older = None  # columns with rows that older weights have chosen
+        if self._schedule.needs_kl:
+            older = columns_with(whole.valid & (batch.policy_version < policy_version), len(data.columns))
         for _ in range(self.config.ppo_epochs):
             kls = []
             order = self._generator if self.config.shuffle_minibatches else None
             for chosen in split(len(data.columns), count, order, self._device):
                 is_last = len(steps) == total - 1
                 # The divergence of rows from the weights that have chosen them is 0, and tells of no change.
-                tells = self._schedule.needs_kl and (any(s.was_taken for s in steps) or bool(older[chosen].any()))
+                tells = older is not None and (any(s.was_taken for s in steps) or bool(older[chosen].any()))
                 step = self._sgd_step(data, chosen, with_metrics=is_last and with_metrics)
                 if tells and step.was_taken:
                     self._schedule.after_minibatch(step.kl)

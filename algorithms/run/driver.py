@@ -176,7 +176,7 @@ class Driver:
         """Stop sampling, save every policy, and wait for it: no frame is counted that the checkpoints do not have.
 
         Args:
-            in_haste: as after a signal, also one that comes meanwhile: what takes long is not waited for.
+            in_haste: wait for `SAVE_S` at most, as after a signal, and not for `SAVE_WITHOUT_HASTE_S`.
 
         Raises:
             RunFailed: a worker keeps failing; not after `WorkerPool.stop_replacing`.

@@ -90,9 +90,9 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         reward, frames = self._advance(self._actions[int(action)])
         lives = self._ale.lives()
         # A game may show 0 lives some frames before it is over; its end then ends the episode.
-        is_life_lost = 0 < lives < self._lives
-        has_lost_life = is_life_lost and self._options.atari_episodic_life
-        if is_life_lost and not has_lost_life and self._opening is not None:
+        has_lost_life = 0 < lives < self._lives
+        ends_with_life = has_lost_life and self._options.atari_episodic_life
+        if has_lost_life and not ends_with_life and self._opening is not None:
             more, frames_more = self._open_again(self._opening)
             reward, frames, lives = reward + more, frames + frames_more, self._ale.lives()
         else:
@@ -101,7 +101,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._lives = lives
         is_over = self._ale.game_over()
         is_out_of_time = self._ale.getEpisodeFrameNumber() >= self._options.atari_max_frames
-        self._is_life_lost = has_lost_life and not (is_over or is_out_of_time)
+        self._is_life_lost = ends_with_life and not (is_over or is_out_of_time)
 
         info: dict[str, Any] = {"num_frames": frames}
         if is_over or is_out_of_time:
@@ -110,7 +110,7 @@ class AtariEnv(gymnasium.Env[np.ndarray, np.int64]):
                 "game_score": float(self._score),
                 "game_frames": float(self._ale.getEpisodeFrameNumber()),
             }
-        terminated = is_over or has_lost_life
+        terminated = is_over or ends_with_life
         return self._observation(), float(reward), terminated, is_out_of_time and not terminated, info
 
     def render(self) -> np.ndarray | None:

@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import types
 from typing import Any
 
+import psutil
 import pytest
 
 from appo.algorithms.config import resolve
@@ -41,6 +43,15 @@ def test_a_file_of_options_neither_starts_a_trial_within_a_trial_nor_moves_it_el
         given: Any = trial.process.args
     run = resolve([word for word in given if word.startswith("--")]).config.run
     assert (run.autotune, run.benchmark, run.folder) == (False, False, trial.folder)
+
+
+def test_a_trial_that_is_killed_leaves_no_process(tmp_path):
+    with started(["--env=CartPole-v1"], tmp_path, Period(1.0, 1.0, 1.0), 0.0) as trial:
+        driver, deadline = psutil.Process(trial.process.pid), time.monotonic() + 30.0
+        while len(family := driver.children(recursive=True)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert len(family) >= 3 and trial.process.returncode == -signal.SIGKILL
+    assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
 class EndedAtOnce(Exception):

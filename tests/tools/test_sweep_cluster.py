@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from appo.tools.sweep import main, show_status
-from appo.tools.sweep_cluster import Cluster, left
+from appo.tools.sweep_cluster import Cluster, unfinished_job
 from appo.tools.sweep_processes import LOCKS, lock_file
 from appo.tools.sweep_state import RUNNING, WAITING, Record, Sweep, write_sweep
 from tests.tools.sweep_cases import FINISH, STARTS, TWICE, Launched, nothing_left_in, starts, states, wait_for
@@ -123,9 +123,9 @@ def test_a_job_of_slurm_is_shown_as_running_until_it_has_ended(slurm, tmp_path, 
     show_status(tmp_path)
     rows = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := re.findall(r"\w+", line))}
     assert RUNNING in rows["a"] and WAITING in rows["b"]
-    assert left(tmp_path, lock_file(tmp_path, "a")) is not None
+    assert unfinished_job(tmp_path, lock_file(tmp_path, "a")) is not None
     slurm.write_text("FAILED")
-    wait_for(lambda: left(tmp_path, lock_file(tmp_path, "a")) is None)  # submitit asks every two seconds
+    wait_for(lambda: unfinished_job(tmp_path, lock_file(tmp_path, "a")) is None)  # submitit asks every two seconds
 
 
 @pytest.mark.parametrize(
