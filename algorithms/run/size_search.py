@@ -136,7 +136,7 @@ def _order(best: Sizes, first: Tried) -> list[Direction]:
     if not first.frames_per_s:
         return [_FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
     if first.busy >= BUSY:
-        return [_MORE_ENVS, _SPLITS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
+        return [_MORE_ENVS, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
     is_slow = first.frames_per_s / max(1, first.sizes.num_envs) < SLOW_FRAMES_PER_S
     before = [_PROCESSES] if is_slow else []
     if best.env_backend == "subproc":  # a single split steps all of its processes at once
