@@ -60,9 +60,10 @@ class Found(NamedTuple):
         return self.rates[self.chosen] / max(self.rates[self.first], 1.0)
 
 
-def grid(first: Sizes, limits: Limits, *, is_slow: bool) -> list[Sizes]:
-    """Every size that is tried beside the search."""
+def grid(first: Sizes, limits: Limits, tried: Sequence[Tried]) -> list[Sizes]:
+    """Every size that is tried beside the search; with processes where an environment was slow in any of its tries."""
     cores = limits.cores
+    is_slow = any(each.frames_per_s / each.sizes.num_envs < SLOW_FRAMES_PER_S for each in tried)
     return [
         Sizes(workers, envs, splits, backend)
         for workers in sorted({1, cores, 2 * cores})
@@ -101,7 +102,7 @@ def compare(
         tried = search(lambda sizes: measure(sizes, budget), first, limits, budget.has_time_for)
         search_s, chosen = budget.spent_s, tried[-1].sizes
         known = {each.sizes: each.frames_per_s for each in tried}
-        points = grid(first, limits, is_slow=known[chosen] / chosen.num_envs < SLOW_FRAMES_PER_S)
+        points = grid(first, limits, tried)
         rates = {sizes: known[sizes] if sizes in known else measure(sizes).frames_per_s for sizes in points}
         best = max(rates, key=lambda sizes: rates[sizes])
         again: dict[Sizes, list[float]] = {sizes: [] for sizes in (first, chosen, best)}

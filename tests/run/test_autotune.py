@@ -192,6 +192,25 @@ def test_where_a_single_split_has_helped_more_environments_come_before_workers()
     assert tried[-1].sizes == Sizes(2, 64, 1)
 
 
+def test_two_options_that_gain_little_each_may_gain_much_together():
+    """As atari_breakout on two cores: each of them counts as noise."""
+    rates = {Sizes(2, 8, 2): 11_032, Sizes(2, 16, 2): 11_425, Sizes(2, 8, 1): 11_307, Sizes(2, 16, 1): 12_569}
+    tried = searched(lambda sizes: float(rates.get(sizes, 10_000)), Sizes(2, 8, 2), Limits(2, 32))
+    assert tried[-1].sizes == Sizes(2, 16, 1)
+
+
+def test_a_gain_that_is_not_worthwhile_is_not_measured_again():
+    measured: list[Sizes] = []
+
+    def rate(sizes):
+        measured.append(sizes)
+        return {FIRST: 100.0, Sizes(2, 8, 2): 103.0}.get(sizes, 50.0)
+
+    tried = searched(rate, has_time_for=lambda more: len(measured) + more <= 5)
+    assert len(measured) == len(set(measured)) == 5
+    assert tried[-1].sizes == FIRST
+
+
 def test_it_ends_when_its_time_is_over():
     left = iter([True, True, False])
     assert len(searched(surface(256, 4), has_time_for=lambda _: next(left, False))) == 3
