@@ -93,8 +93,9 @@ def search(
     def is_doubtful() -> bool:
         return gains(WORTHWHILE) and not gains(BEYOND_LUCK)
 
-    for place in range(len(_order(first, tried[first]))):
-        direction = _order(best, tried[first])[place]
+    done: list[Direction] = []
+    while direction := _next(_order(tried[best], tried[first]), done):
+        done.append(direction)
         for candidate in direction.candidates(best, limits):
             if candidate not in tried:
                 if not has_time_for(1 + 2 * is_doubtful()):
@@ -132,22 +133,32 @@ def _mean(first: Tried, second: Tried) -> Tried:
     return Tried(first.sizes, rate, busy)
 
 
-def _order(best: Sizes, first: Tried) -> list[Direction]:
+def _order(best: Tried, first: Tried) -> list[Direction]:
     """Which options are tried after each other: what gains most comes first, since the time may end the search.
 
-    What did not get as far as training in time is given less to start. Where the cores had enough to do, only less work
-    per frame helps: more environments at a time, fewer hand-overs. Cores that wait, for sleeping environments or for
-    other processes, want more processes, and splits that take turns.
+    What did not get as far as training in time is given less to start. Where the cores have enough to do by now, only
+    less work per frame helps: more environments at a time, fewer hand-overs. Cores that wait, for sleeping environments
+    or for other processes, want more processes, and splits that take turns.
     """
     if not first.frames_per_s:
         return [_FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
-    if first.busy >= BUSY:
+    if best.busy >= BUSY:
         return [_MORE_ENVS, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
     is_slow = first.frames_per_s / max(1, first.sizes.num_envs) < SLOW_FRAMES_PER_S
     before = [_PROCESSES] if is_slow else []
-    if best.env_backend == "subproc":  # a single split steps all of its processes at once
+    if best.sizes.env_backend == "subproc":  # a single split steps all of its processes at once
         return [*before, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
     return [*before, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
+
+
+def _next(order: list[Direction], done: list[Direction]) -> Direction | None:
+    """The first of an order that is not among those done, one that is there twice counting twice; None: all are."""
+    left = list(done)
+    for direction in order:
+        if direction not in left:
+            return direction
+        left.remove(direction)
+    return None
 
 
 def _more_envs(best: Sizes, limits: Limits) -> Iterator[Sizes]:

@@ -211,6 +211,19 @@ def test_a_gain_that_is_not_worthwhile_is_not_measured_again():
     assert tried[-1].sizes == FIRST
 
 
+def test_a_single_split_is_tried_early_once_the_cores_are_busy():
+    """As doom_basic on two cores, which come to wait for nothing with twice the environments of its defaults."""
+    rates = {Sizes(2, 8, 2): 6_114, Sizes(2, 16, 2): 8_277, Sizes(2, 16, 1): 8_575, Sizes(2, 32, 1): 9_475}
+    left = iter([True] * 4)
+    tried = search(
+        lambda sizes: Tried(sizes, float(rates.get(sizes, 8_000)), 0.72 if sizes.num_envs == 16 else 0.96),
+        Sizes(2, 8, 2),
+        Limits(2, 64, has_engine=True),
+        lambda _: next(left, False),
+    )
+    assert tried[-1].sizes == Sizes(2, 32, 1)
+
+
 def test_it_ends_when_its_time_is_over():
     left = iter([True, True, False])
     assert len(searched(surface(256, 4), has_time_for=lambda _: next(left, False))) == 3
