@@ -48,6 +48,11 @@ class Tried(NamedTuple):
     frames_per_s: float  # 0: it did not run
     busy: float = 0.0  # share of the time of all cores that was used, 0 to 1
 
+    @property
+    def is_slow(self) -> bool:
+        """Each environment makes so few frames that a process of its own may pay."""
+        return self.frames_per_s < SLOW_FRAMES_PER_S * self.sizes.num_envs
+
 
 class Limits(NamedTuple):
     """What bounds the search."""
@@ -63,6 +68,7 @@ class Direction(NamedTuple):
 
     candidates: Callable[[Sizes, Limits], Iterator[Sizes]]
     has_summit: bool = False  # what follows a candidate that is no better is worse still
+    is_tried_again: bool = False  # when another direction has changed what is best
 
 
 def search(
@@ -93,9 +99,12 @@ def search(
     def is_doubtful() -> bool:
         return gains(WORTHWHILE) and not gains(BEYOND_LUCK)
 
-    done: list[Direction] = []
-    while direction := _next(_order(tried[best], tried[first]), done):
-        done.append(direction)
+    ended_with: dict[Direction, Sizes] = {}  # a direction -> the best when it had been tried
+
+    def is_open(direction: Direction) -> bool:
+        return direction not in ended_with or (direction.is_tried_again and ended_with[direction] != best)
+
+    while direction := next(filter(is_open, _order(tried[best], tried[first])), None):
         for candidate in direction.candidates(best, limits):
             if candidate not in tried:
                 if not has_time_for(1 + 2 * is_doubtful()):
@@ -105,6 +114,7 @@ def search(
                 best = candidate
             elif direction.has_summit:
                 break
+        ended_with[direction] = best
     if gains(WORTHWHILE) and has_time_for(2):
         for sizes in (first, best):
             tried[sizes] = _mean(tried[sizes], measure(sizes))
@@ -143,22 +153,11 @@ def _order(best: Tried, first: Tried) -> list[Direction]:
     if not first.frames_per_s:
         return [_FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
     if best.busy >= BUSY:
-        return [_MORE_ENVS, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
-    is_slow = first.frames_per_s / max(1, first.sizes.num_envs) < SLOW_FRAMES_PER_S
-    before = [_PROCESSES] if is_slow else []
+        return [_MORE_ENVS, _SPLITS, _FEWER_ENVS, _WORKERS]
     if best.sizes.env_backend == "subproc":  # a single split steps all of its processes at once
-        return [*before, _SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _MORE_ENVS]
-    return [*before, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _SPLITS, _MORE_ENVS]
-
-
-def _next(order: list[Direction], done: list[Direction]) -> Direction | None:
-    """The first of an order that is not among those done, one that is there twice counting twice; None: all are."""
-    left = list(done)
-    for direction in order:
-        if direction not in left:
-            return direction
-        left.remove(direction)
-    return None
+        return [_SPLITS, _MORE_ENVS, _FEWER_ENVS, _WORKERS]
+    before = [_PROCESSES] if first.is_slow else []
+    return [*before, _MORE_ENVS, _FEWER_ENVS, _WORKERS, _SPLITS]
 
 
 def _more_envs(best: Sizes, limits: Limits) -> Iterator[Sizes]:
@@ -203,5 +202,6 @@ def _processes(best: Sizes, limits: Limits) -> Iterator[Sizes]:
         yield best._replace(env_backend="subproc")
 
 
-_MORE_ENVS, _FEWER_ENVS = Direction(_more_envs, has_summit=True), Direction(_fewer_envs, has_summit=True)
+_MORE_ENVS = Direction(_more_envs, has_summit=True, is_tried_again=True)
+_FEWER_ENVS = Direction(_fewer_envs, has_summit=True)
 _WORKERS, _SPLITS, _PROCESSES = Direction(_other_workers), Direction(_other_splits), Direction(_processes)

@@ -27,7 +27,7 @@ from rich.table import Table
 from appo.algorithms.config import ResolvedConfig, fitted, resolve
 from appo.algorithms.run.autotune import BUDGET_S, HEADS, PERIOD, Budget, measured, where_to_begin
 from appo.algorithms.run.session import profile_environment
-from appo.algorithms.run.size_search import SLOW_FRAMES_PER_S, Limits, Sizes, Tried, search
+from appo.algorithms.run.size_search import Limits, Sizes, Tried, search
 from appo.algorithms.run.trial import Period
 from appo.utils.options import ConfigError
 from appo.utils.processes import core_count
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 def grid(first: Sizes, limits: Limits, tried: Sequence[Tried]) -> list[Sizes]:
     """Every size that is tried beside the search; with processes where an environment was slow in any of its tries."""
     cores = limits.cores
-    is_slow = any(each.frames_per_s / each.sizes.num_envs < SLOW_FRAMES_PER_S for each in tried)
+    is_slow = any(each.is_slow for each in tried)
     return [
         Sizes(workers, envs, splits, backend)
         for workers in sorted({1, cores, 2 * cores})
