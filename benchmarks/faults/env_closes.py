@@ -191,7 +191,7 @@ def _descendants() -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and not any(name in words for name in SERVERS):
                 found.append(process)
         except psutil.Error:
-            continue
+            continue  # it has ended since it was listed
     return found
 
 

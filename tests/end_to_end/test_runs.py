@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from appo.algorithms import checkpoints
 from appo.algorithms.reporting.timing import TimingNode
-from tests.end_to_end.conftest import ROOT, SMALL
+from tests.end_to_end.conftest import PLAIN_ENV, ROOT, SMALL
 
 TAGS = [
     "0_aux/_fps",
@@ -233,14 +233,28 @@ def torch_server(run):
     return None
 
 
-@pytest.mark.parametrize("moment", ["the environment is tried", "torch is waited for"])
-def test_a_signal_while_it_starts_is_answered_in_one_line(start, moment):
-    run = start(*SMALL)
-    run.wait_for(lambda: torch_server(run)).suspend()  # so that the start waits for it
-    run.wait_for(lambda: "appo probe" in run.tree())
-    if moment == "torch is waited for":
-        run.wait_for(lambda: "appo probe" not in run.tree())
-        time.sleep(0.3)
+def probe_of(run, other_than=0):
+    """The pid of the process that tries something before the start, once it is there."""
+    probe = run.tree().get("appo probe")
+    return probe.pid if probe is not None and probe.pid != other_than else 0
+
+
+@pytest.mark.parametrize("moment", ["the environment is tried", "the networks are tried"])
+def test_a_signal_while_it_starts_is_answered_in_one_line(start, tmp_path, moment):
+    (tmp_path / "held.py").write_text(
+        f"{PLAIN_ENV}\n"
+        "import pathlib, time\n"
+        "class Held(Base):\n"
+        "    def __init__(self):\n"
+        "        while not pathlib.Path('go').exists():\n"
+        "            time.sleep(0.01)\n"
+    )
+    run = start(*SMALL, env="held:Held")
+    run.wait_for(lambda: torch_server(run)).suspend()  # the networks' process then imports torch itself, for a while
+    probe = run.wait_for(lambda: probe_of(run))
+    if moment == "the networks are tried":
+        (tmp_path / "go").touch()
+        run.wait_for(lambda: probe_of(run, other_than=probe))
     run.signal(signal.SIGINT)
     assert run.end() == 130
     assert run.output.splitlines() == ["stopped by SIGINT before the start"]
