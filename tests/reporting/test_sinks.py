@@ -134,8 +134,8 @@ def test_points_come_at_their_interval_and_status_every_second(run, clock):
         clock.now += 0.1
     times = [line["time"] for line in run.lines() if line["policy"] == 0]
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert gaps[:9] == pytest.approx([2.0] * 9, abs=0.15), "at first, when most changes"
-    assert all(after >= before - 0.15 for before, after in itertools.pairwise(gaps)) and gaps[-1] > 8.0
+    assert gaps[:19] == pytest.approx([0.5] * 19, abs=0.15), "at first, when most changes"
+    assert all(after >= before - 0.15 for before, after in itertools.pairwise(gaps)) and gaps[-1] > 4.0
     assert 85 <= statuses <= 101
 
 
@@ -437,12 +437,13 @@ def test_points_come_more_and_more_seldom_until_they_come_as_often_as_asked_for(
     statistics = small_statistics(every_s=20.0)
     statistics.add(episode(0))
     points = []
-    for second in range(600):
+    for tick in range(8 * 600):
         statistics.add(episode(0))
-        points += [second] if statistics.snapshot().points else []
-        clock.now += 1.0
+        points += [tick / 8] if statistics.snapshot().points else []
+        clock.now += 0.125
     gaps = [after - before for before, after in itertools.pairwise(points)]
-    assert set(gaps[:9]) == {2} and max(gaps) == 20 and gaps[-5:] == [20] * 5
+    assert set(gaps[:20]) == {0.5} and max(gaps) == 20.0 and gaps[-5:] == [20.0] * 5
+    assert sum(point <= 100.0 for point in points) == 66  # a curve, not a file
     assert all(later >= earlier for earlier, later in itertools.pairwise(gaps))
 
 
