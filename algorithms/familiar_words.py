@@ -254,6 +254,9 @@ def check_words(argv: Sequence[str]) -> None:
             raise ConfigError(f"{COMMAND_LINE} sets {option}={value!r}; {hints[value]}")
 
 
+_AS_JSON = {"true": "true", "yes": "true", "false": "false", "no": "false", "None": "null"}
+
+
 def translated(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command line with our names, and a line for each that was another; words after the program's name.
 
@@ -294,8 +297,8 @@ def _object_in(text: str | None) -> dict[str, Any]:
 
 
 def _value_of(text: str) -> Any:
-    """A number, a truth value, a list or a dict where it is one, as JSON or Python write it; else the text."""
+    """A number, a truth value, a list or a dict where it is one, as JSON, Python or our options write it; or a text."""
     try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+        return json.loads(_AS_JSON.get(text, _AS_JSON.get(text.lower(), text)))
     except ValueError:
         return text

@@ -127,6 +127,8 @@ class EnvFamily(NamedTuple):
     clear_up: str = ""
     """A script of the standard library alone; `python SCRIPT GROUP` removes what environments of killed processes left
     on the machine, once the process group has ended."""
+    registers: str = ""
+    """A module that registers further ids with Gymnasium when it is imported: they are suggested as well."""
     takes_kwargs: bool = False
     """`make` hands `EnvContext.env_kwargs` to the environment's constructor."""
 

@@ -36,7 +36,9 @@ def checked_reset(env: Any, seed: Any, options: dict[str, Any] | None = None) ->
         if _accepts_seed(env):
             raise
         raise MisfitError(
-            "seed", "an argument of reset: def reset(self, *, seed=None, options=None)", f"{error}{translated(env)}"
+            "seed",
+            "an argument of reset: def reset(self, *, seed=None, options=None)",
+            f"not: {error}{translated(env)}",
         ) from None
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         hint = "" if isinstance(result, tuple) else f"; end reset with: return observation, {{}}{translated(env)}"

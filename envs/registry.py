@@ -14,6 +14,7 @@ register a family is to provide the module `appo.envs.families.<prefix>`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import pkgutil
@@ -270,10 +271,11 @@ def _imported(name: str, folder: str) -> Callable[..., Any]:
     """The factory of `module:attribute`, or of `module:Id-v0` for an id that the module registers with Gymnasium."""
     module_name, _, attribute = name.partition(":")
     if "/" in module_name or module_name.endswith(".py"):
-        path = Path(module_name).with_suffix("")
+        path = Path(folder, module_name).with_suffix("")
+        place = path.parent if path.with_suffix(".py").is_file() else f"the folder of {path.name}.py"
         raise ConfigError(
-            f"--env={name}: {module_name!r} is a file, not the name of a module; start from {path.parent.absolute()} "
-            f"with --env={path.name}:{attribute}"
+            f"--env={name}: {module_name!r} is a file, not the name of a module; start from {place} with "
+            f"--env={path.name}:{attribute}"
         )
     try:
         module = import_own(module_name, Path(folder))
@@ -335,10 +337,14 @@ def _family_of_id(name: str) -> str | None:
 
 
 def _known_names() -> list[str]:
-    """Of every family, and what Gymnasium knows without an import of further packages."""
+    """Of every family, and what Gymnasium knows once those packages are imported that families name for that."""
     registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
-    families = [_load(prefix) for prefix in {*registered, *_families_here()}]
-    return [*known_ids(), *(name for family in families if family is not None for name in family.names)]
+    families = [family for prefix in {*registered, *_families_here()} if (family := _load(prefix)) is not None]
+    for family in families:
+        if family.registers:
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                importlib.import_module(family.registers)
+    return [*known_ids(), *(name for family in families for name in family.names)]
 
 
 def _is_vector_env(env: Any) -> bool:

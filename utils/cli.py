@@ -25,6 +25,11 @@ from appo.utils.options import ConfigError, OptionRule, check_value, limits, nea
 VERSION = "0.1.0"  # of the whole program
 COMMAND_LINE = "command line"
 _SHELLS = ("bash", "zsh", "fish")  # for which options can be completed
+_MORE_HELP = """{description}
+- --help=GROUP: one group alone, of
+  {groups}
+- --help --env=NAME: with the options of that environment, and what it starts from
+- --version; --completion=SHELL: a script that completes options in {shells}"""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 _MAX_INTEGER = 2**63 - 1  # counters are 64-bit
@@ -104,7 +109,7 @@ def parse(
     """
     import tyro
 
-    options = declared_options(groups)
+    options, all_groups = declared_options(groups), list(groups)
     defaults = {name: entry.default for name, entry in options.items()} | dict(lower or {})
     if wanted := [word.removeprefix("--help=") for word in argv if word.startswith("--help=")]:
         if wanted[-1] not in groups:
@@ -116,10 +121,10 @@ def parse(
             raise ConfigError(f"--completion={shell}: there are {', '.join(_SHELLS)}")
         argv, prog = ["--tyro-print-completion", shell], Path(sys.argv[0]).name
     parsed, unknown = tyro.cli(
-        _flags_type(groups, options, defaults, reasons or {}),
+        _flags_type(groups, options, defaults, reasons or {}, completes=shell is not None),
         args=list(argv),
         prog=prog,
-        description=description,
+        description=_MORE_HELP.format(description=description, groups=", ".join(all_groups), shells=", ".join(_SHELLS)),
         return_unknown_args=True,
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
@@ -240,7 +245,9 @@ def _reference_row(entry: Declared) -> str:
 
 
 def _first_line(config_type: type) -> str:
-    return (config_type.__doc__ or "").partition("\n")[0]
+    told = config_type.__doc__ or ""
+    is_made_up = told.startswith(f"{config_type.__name__}(")  # by `dataclass`, where there is none
+    return "" if is_made_up else told.partition("\n")[0]
 
 
 def _flags_type(
@@ -248,12 +255,18 @@ def _flags_type(
     options: Mapping[str, Declared],
     defaults: Mapping[str, Any],
     reasons: Mapping[str, str],
+    *,
+    completes: bool,
 ) -> type[Any]:
     """The same options as dataclasses that tyro understands, whose typed values come back as `_Typed`."""
     sections = []
     for group, config_type in groups.items():
         fields = [
-            (name, _flag(entry, defaults[name], reasons.get(name, "")), dataclasses.field(default=defaults[name]))
+            (
+                name,
+                _flag(entry, defaults[name], reasons.get(name, ""), completes=completes),
+                dataclasses.field(default=defaults[name]),
+            )
             for name, entry in options.items()
             if entry.group == group
         ]
@@ -265,7 +278,7 @@ def _flags_type(
     return flags
 
 
-def _flag(entry: Declared, default: Any, reason: str) -> Any:
+def _flag(entry: Declared, default: Any, reason: str, *, completes: bool) -> Any:
     import tyro
 
     primitive: Any = tyro.constructors.PrimitiveConstructorSpec(
@@ -274,6 +287,8 @@ def _flag(entry: Declared, default: Any, reason: str) -> Any:
         instance_from_str=lambda words: _Typed(tuple(words)),
         is_instance=lambda _: True,
         str_from_instance=lambda value: [to_text(value)],
+        # Only for a shell: what is typed is refused in our own words.
+        choices=(("True", "False") if entry.kind is bool else entry.rule.choices) or None if completes else None,
     )
     shown = to_text(default) if default not in ("", ()) else "none"
     shown += f" for this environment ({reason})" if reason else ""
@@ -297,7 +312,11 @@ def _refuse_words(
     names = {flag: flag.lstrip("-").partition("=")[0].replace("-", "_") for flag in flags}
     if flags:
         raise _unknown_options(
-            COMMAND_LINE, {name: _instead(name, options, hint, last_hint) for name in names.values()}
+            COMMAND_LINE,
+            {
+                name: _instead(name, options, hint, last_hint if flag.startswith("--") else _two_hyphens)
+                for flag, name in names.items()
+            },
         )
     name = words[0].partition("=")[0].replace("-", "_")
     if name in _names(options):
@@ -329,6 +348,10 @@ def _instead(
     if nearest := nearest_names(name, _names(options)):
         return f"did you mean {' or '.join(nearest)}?"
     return last_hint(name) if last_hint is not None else ""
+
+
+def _two_hyphens(_: str) -> str:
+    return "options are typed --name=value"
 
 
 def _names(options: Mapping[str, Declared]) -> list[str]:

@@ -196,8 +196,8 @@ class LearningConfig:
     )
     auxiliary_loss: str = option(
         "",
-        "A further loss term: the name of a file in algorithms/learning/auxiliary, or a module as my_package.my_loss; "
-        "empty: none. Adds that file's options",
+        "A further loss term: the name of a file in algorithms/learning/auxiliary, my_loss for my_loss.py in the "
+        "current folder, or a module as my_package.my_loss; empty: none. Adds that file's options",
     )
 
     @property

@@ -77,6 +77,8 @@ def evaluate(
     metrics: dict[str, Tensor] = {}
     if auxiliary is not None:
         result = auxiliary.compute(AuxiliaryInputs(minibatch, parameters, values, model.distribution))
+        if result.loss.ndim:
+            raise ValueError(f"a loss should be a scalar, a mean over rows; it has the shape {list(result.loss.shape)}")
         losses[f"aux_{auxiliary.name}"] = result.loss
         metrics = {f"aux_{auxiliary.name}_{key}": value for key, value in result.metrics.items()}
     return Objective(

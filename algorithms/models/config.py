@@ -16,8 +16,9 @@ class ModelConfig:
 
     encoder: str = option(
         "auto",
-        "Network that reads images (or, without images, vectors): a file name in algorithms/models/encoders, a name "
-        "registered by your own code, or package.module:Class. auto picks one by the kind and size of the observation",
+        "Network that reads images (or, without images, vectors): a file name in algorithms/models/encoders, my_file "
+        "for the class Encoder of my_file.py in the current folder, package.module:Class, or a name registered by your "
+        "own code. auto picks one by the kind and size of the observation",
     )
     mlp_layers: str = option(
         "512,512",

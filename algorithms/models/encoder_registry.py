@@ -5,6 +5,7 @@ There is no table: an encoder is a module of the package `encoders`. Registering
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import sys
@@ -60,8 +61,11 @@ def find_encoder(name: str) -> type[Encoder]:
     path, _, attribute = name.partition(":")
     is_ours = not attribute and name in encoder_names()
     if not attribute and not is_ours and not Path(f"{name}.py").is_file():
+        known = [AUTO, *encoder_names(), *(file.stem for file in Path().glob("*.py"))]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? There" if close else "there"
         raise ConfigError(
-            f"encoder={name!r} does not exist; there are {', '.join([AUTO, *encoder_names()])}, or one of your own: "
+            f"encoder={name!r} does not exist; {hint} are {', '.join([AUTO, *encoder_names()])}, or one of your own: "
             "my_file for the class Encoder of my_file.py in this folder, or package.module:Class"
         )
     try:

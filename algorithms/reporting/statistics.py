@@ -29,7 +29,7 @@ from appo.algorithms.reporting.timing import OwnTimes, StageTimes, TimingNode
 
 RATES_EVERY_S = 1.0
 # Seconds between points at the beginning; later as a share of the time so far.
-EARLY_POINTS_EVERY_S, EARLY_SHARE = 2.0, 0.1
+EARLY_POINTS_EVERY_S, EARLY_SHARE = 0.5, 0.05
 EVALUATED = "eval_"  # beginning of the names of metrics that evaluations beside training tell
 
 
@@ -125,6 +125,10 @@ class Statistics:
         snapshot = self._snapshot("training" if is_training else "starting", points)
         self._newest = snapshot._replace(points=(), timing=())
         return snapshot
+
+    def look_once_more(self) -> None:
+        """Sampling ends now: a run of two seconds has a speed as well."""
+        self._look_at_counters(time.monotonic())
 
     def last_snapshot(self) -> RunSnapshot:
         """The run after its end, with the last point of every curve; speeds are those before the end.

@@ -140,6 +140,7 @@ class Driver:
             if time.monotonic() >= self._next_update:
                 self._next_update = time.monotonic() + self._update_every_s
                 self._update()
+        self.statistics.look_once_more()
         if self._stop.received is not None:
             return self._stop.reason
         reason = self._ended_by or self.statistics.budget.reason(self.statistics.total_env_frames)
@@ -327,7 +328,7 @@ class Driver:
             frames = report.run_state["env_frames"]
             log.info("policy %d goes on from %s (%d env frames)", report.policy, report.checkpoint, frames)
         elif self._experiment.starts:
-            log.warning("policy %d begins anew: no earlier start of this experiment has saved it", report.policy)
+            log.warning("policy %d begins anew: no earlier start has left a checkpoint of it", report.policy)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
@@ -27,7 +28,7 @@ def lines(
         program: what was started; empty: this program.
         unsaved: what was typed, where `config.json` does not keep it.
     """
-    return [*_results(config, last), "", *_commands(config, reason, program or sys.argv[0], unsaved)]
+    return [*_results(config, last), "", *_commands(config, last, reason, program or sys.argv[0], unsaved)]
 
 
 def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
@@ -52,16 +53,25 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
         yield f"bottleneck: {last.bottleneck.said}"
 
 
-def _commands(config: TrainConfig, reason: str, program: str, unsaved: Sequence[str]) -> Iterator[str]:
+def _commands(
+    config: TrainConfig, last: RunSnapshot, reason: str, program: str, unsaved: Sequence[str]
+) -> Iterator[str]:
     run = config.run
     place = [f"--experiment={run.experiment}"]
     place += [f"--{name}={value}" for name in ("train_dir", "experiments_root") if (value := _other(run, name))]
     typed = unsaved or [f"--env={config.env.env}", *place, *_more(config, reason)]
     yield f"train on:  {_words(program, 'train', typed)}"
-    policies = range(config.sampling.num_policies)
-    if any(list_named(run.checkpoint_dir(policy), "latest") for policy in policies):
-        yield f"watch:     {_words(program, 'enjoy', place)}"
+    saved = [policy for policy in range(len(last.policies)) if list_named(run.checkpoint_dir(policy), "latest")]
+    if saved:
+        best = max(saved, key=lambda policy: _return_of(last, policy))
+        which = [f"--policy_index={best}"] if len(last.policies) > 1 else []
+        yield f"watch:     {_words(program, 'enjoy', [*place, *which])}"
     yield f"curves:    tensorboard --logdir {shlex.quote(str(run.folder))}"
+
+
+def _return_of(last: RunSnapshot, policy: int) -> float:
+    value = last.policies[policy].avg_reward
+    return -math.inf if value is None else value
 
 
 def _more(config: TrainConfig, reason: str) -> list[str]:

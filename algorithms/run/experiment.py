@@ -23,7 +23,7 @@ from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.timing import TIMING_FILE
 from appo.algorithms.run import folder_lock
-from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.run.config import CONFIG_FILE, SUMMARY_FILE
 from appo.algorithms.run.folder_lock import LOCK_FILE
 from appo.algorithms.train_config import TrainConfig, from_json, to_json
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
@@ -52,7 +52,7 @@ class Experiment:
         self.status_file = folder / "status.json"
         self.metrics_file = folder / "metrics.jsonl"
         self.events_file = folder / "events.jsonl"
-        self.summary_file = folder / "summary.json"
+        self.summary_file = folder / SUMMARY_FILE
         self.timing_file = folder / TIMING_FILE
         self.starts = _text(self.command_lines_file).count("\n")  # how often training was started here before
         # An earlier start has trained with the options of this one, but for where, how long and what it reports.
@@ -62,6 +62,7 @@ class Experiment:
         self._record: dict[Path, str] = {}  # what must be here for training to be taken up again
         self._config = ""
         self._num_policies = 0
+        self.moved_to: Path | None = None  # where --restart_behavior=restart has put what lay here
         self._disk_faults = DiskFaults()
         self._next_maintenance = 0.0
 
@@ -80,13 +81,14 @@ class Experiment:
         run = resolved.config.run
         folder = run.folder.absolute()  # stays right when an environment, for example, changes the directory
         try:
-            lock = folder_lock.take(folder)
+            lock, moved_to = folder_lock.take(folder), None
             try:
                 if run.restart_behavior == "restart" and _holds_anything(folder):
-                    lock = _move_aside(folder, lock)
+                    lock, moved_to = _move_aside(folder, lock)
                 elif run.restart_behavior == "overwrite":
                     _empty(folder)
                 experiment = cls(folder, lock)
+                experiment.moved_to = moved_to
                 experiment._record_start(resolved, argv)
             except BaseException:
                 with contextlib.suppress(OSError):  # already closed where the folder had been moved
@@ -203,8 +205,8 @@ def _holds_anything(folder: Path) -> bool:
     return any(path.name != LOCK_FILE for path in folder.iterdir())
 
 
-def _move_aside(folder: Path, lock: int) -> int:
-    """Rename the folder, make it anew and lock that; the new descriptor."""
+def _move_aside(folder: Path, lock: int) -> tuple[int, Path]:
+    """Rename the folder, make it anew and lock that; the new descriptor, and what it is called now."""
     stamp = time.strftime("%Y%m%d-%H%M%S")  # see MOVED_ASIDE
     target, number = folder.with_name(f"{folder.name}.{stamp}"), 1
     while target.exists():
@@ -212,7 +214,7 @@ def _move_aside(folder: Path, lock: int) -> int:
         target = folder.with_name(f"{folder.name}.{stamp}.{number}")
     folder.rename(target)
     os.close(lock)
-    return folder_lock.take(folder)
+    return folder_lock.take(folder), target
 
 
 def _empty(folder: Path) -> None:

@@ -23,6 +23,7 @@ from appo.algorithms.reporting.sinks.terminal import status_line
 from appo.algorithms.run import ending, resources
 from appo.algorithms.run.config import torch_device
 from appo.algorithms.run.controllers.callbacks import load_callback, make_callback
+from appo.algorithms.run.controllers.stopping import goal_reached_before
 from appo.algorithms.run.driver import Driver, WorkerPool
 from appo.algorithms.run.experiment import Experiment
 from appo.algorithms.run.population_files import check_files
@@ -126,7 +127,12 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         return stop.end_before_start()
     budget = Budget(config.run.train_for_env_steps, config.run.train_for_seconds)
     if spent.env_frames and budget.spent(*spent) >= 1.0:
-        print(_tell_spent(budget, spent, config))
+        reason = budget.reason(spent.env_frames)
+        option = reason.removeprefix("reached ").partition("=")[0]
+        print(_tell_done(reason, spent, config, f"a larger --{option}"))
+        return 0
+    if spent.env_frames and (reason := goal_reached_before(config.run)):
+        print(_tell_done(reason, spent, config, "another --stop_when, or --stop_when= for none"))
         return 0
     callback = make_callback(config.run.callback)
     if stop.received is not None:
@@ -134,6 +140,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
     experiment = Experiment.open(resolved, argv)
     try:
         log_to_terminal_and_file(experiment.log_file("driver"))
+        if experiment.moved_to is not None:
+            log.info("what lay in %s is in %s now", experiment.folder, experiment.moved_to)
         for warning in checked.warnings:
             log.warning("%s", warning)
         if warning := resources.too_small_budget(config, spec, spent.env_frames):
@@ -261,13 +269,11 @@ def _probe(config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) ->
     return checked
 
 
-def _tell_spent(budget: Budget, spent: Spent, config: TrainConfig) -> str:
+def _tell_done(reason: str, spent: Spent, config: TrainConfig, to_type: str) -> str:
     """For a run that has nothing left to do."""
-    reason = budget.reason(spent.env_frames)
-    option = reason.removeprefix("reached ").partition("=")[0]
     return (
         f"experiment {config.run.experiment} has {reason} before: {spent.env_frames} env frames in "
-        f"{spent.train_seconds:.0f} s; nothing was changed. To go on, type a larger --{option}; to begin anew, "
+        f"{spent.train_seconds:.0f} s; nothing was changed. To go on, type {to_type}; to begin anew, "
         "--restart_behavior=restart"
     )
 

@@ -18,6 +18,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.run.config import SUMMARY_FILE
 from appo.utils.cli import COMMAND_LINE
 from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import ends_with_caller
@@ -70,7 +71,7 @@ def train(
     with contextlib.suppress(RuntimeError):  # no home folder of that user: refused below
         place = place.expanduser()
     folder = Path(place, str(options.get("experiments_root", "")), experiment)
-    path = folder / "summary.json"
+    path = folder / SUMMARY_FILE
     before = _stamp(path)  # of an earlier start
     code, lines = _run(words, quiet)
     if code == _REFUSED:

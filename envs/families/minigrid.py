@@ -70,4 +70,4 @@ def defaults(name: str) -> dict[str, Any]:
     return values | {"rnn_chrono_init": rollout} if remembers else values
 
 
-FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, takes_kwargs=True)
+FAMILY = EnvFamily(make=make, config=NoOptions, defaults=defaults, names=NAMES, registers="minigrid", takes_kwargs=True)

@@ -66,6 +66,10 @@ def load_game(config: Path) -> vizdoom.DoomGame:
         game.load_config(str(config))
     except Exception as error:  # ViZDoom has an exception for each way in which a file can be wrong
         raise ConfigError(f"ViZDoom cannot read {config}: {error}") from error
+    if not game.get_doom_scenario_path():
+        raise ConfigError(
+            f"{config.name} names no scenario, but the whole game; type doom_<scenario>, such as doom_basic"
+        )
     wad = Path(game.get_doom_scenario_path())
     if not wad.is_file():
         raise ConfigError(f"{config} names the scenario {wad}, which does not exist; put that .wad file there")

@@ -25,12 +25,15 @@ def test_a_script_for_a_shell_has_every_option(shell):
 def test_bash_completes_an_option_of_each_program(tmp_path):
     for program, begun, whole in [
         ("train_appo.py", "--learning_r", "--learning_rate"),
+        ("train_appo.py", "--restart_behavior ov", "overwrite"),
+        ("train_appo.py", "--use_rnn F", "False"),
         ("enjoy_appo.py", "--max_num_e", "--max_num_episodes"),
     ]:
         script = tmp_path / program
         script.write_text(printed(program, "--completion=bash").stdout)
         function = "_tyro_" + program.replace(".", "_")
-        asks = f"source {script}; COMP_WORDS=({program} {begun}); COMP_CWORD=1; {function}; echo ${{COMPREPLY[@]}}"
+        words = f"COMP_WORDS=({program} {begun}); COMP_CWORD={len(begun.split())}"
+        asks = f"source {script}; {words}; {function}; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash", "-c", asks], capture_output=True, text=True, timeout=20)
         assert done.stdout.split() == [whole], done.stderr
         assert f"complete -F {function} {program}" in script.read_text()

@@ -110,6 +110,13 @@ def test_what_the_refusals_recommend_is_accepted(start, words):
     start(*words.split())
 
 
+@pytest.mark.parametrize("words", [["-n=5"], ["-e", "5"]])
+def test_a_word_with_one_hyphen_is_told_how_options_are_typed(words):
+    name = words[0][1]
+    with pytest.raises(ConfigError, match=f"sets unknown option '{name}'; options are typed --name=value$"):
+        resolve(["--env=CartPole-v1", *words])
+
+
 @pytest.mark.parametrize(
     ("env", "word", "told"),
     [

@@ -90,6 +90,8 @@ def test_options_that_hints_name_exist():
 def test_arguments_of_an_environment_are_collected():
     words, notes = translated(["--env_kwargs.a=1", "--env=x", "--env_kwargs.b=True", "--env_kwargs.c=red"])
     assert words == ["--env=x", '--env_kwargs={"a": 1, "b": true, "c": "red"}'] and notes == []
+    words, _ = translated(["--env_kwargs.a=no", "--env_kwargs.b=Yes", '--env_kwargs.c="no"', "--env_kwargs.d=FALSE"])
+    assert words == ['--env_kwargs={"a": false, "b": true, "c": "no", "d": false}'], "as the program's own options"
     words, _ = translated(["--env_kwargs", '{"a": 1, "b": 2}', "--env-kwargs.b", "3", "--seed=1"])
     assert json.loads(typed_word(words, "env_kwargs") or "") == {"a": 1, "b": 3} and "--seed=1" in words
 

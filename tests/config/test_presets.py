@@ -74,6 +74,15 @@ def test_an_unknown_preset_is_refused_with_those_that_there_are():
         resolve(["--preset=carpole"])
 
 
+def test_a_preset_is_of_its_environment(tmp_path):
+    told = "--preset=cartpole is for --env=CartPole-v1, with a goal that it can reach, and not for Acrobot-v1; leave"
+    with pytest.raises(ConfigError, match=told):
+        resolve(["--preset=cartpole", "--env=Acrobot-v1"])
+    assert (
+        resolve(["--preset=cartpole", "--env=CartPole-v1", f"--train_dir={tmp_path}"]).config.env.env == "CartPole-v1"
+    )
+
+
 def test_a_preset_cannot_be_named_by_a_file(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text("preset = 'cartpole'\n")

@@ -242,7 +242,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_says_that_it_begins_a
     run.end()
     again = start(*SMALL, "--train_for_env_steps=2000")
     assert again.end() == 0
-    said = "policy 0 begins anew: no earlier start of this experiment has saved it"
+    said = "policy 0 begins anew: no earlier start has left a checkpoint of it"
     assert said in again.output and said not in run.output
 
 

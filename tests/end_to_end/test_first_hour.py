@@ -1,6 +1,7 @@
 """What somebody meets in the first hour: own files, familiar words, and what a run says when it goes on and ends."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -98,6 +99,16 @@ def test_a_run_ends_at_its_goal_and_tells_a_class_of_the_user(start, tmp_path):
     assert "reached stop_when=reward>=25: reward is " in run.output
     assert run.saved().env_frames > 0, "it has saved"
     assert (tmp_path / "points").read_text().startswith("0 ") and (tmp_path / "has_ended").exists()
+    before = run.status()["env_frames"]
+    again = start(*SMALL, "--stop_when=reward>=25", "--stats_avg=20")
+    assert again.end() == 0 and again.status()["env_frames"] == before, again.output
+    told = again.output.splitlines()[-1]
+    assert re.search(r"reached stop_when=reward>=25: .* fps \(10/60/300 s\) [1-9]", run.output), "a run of seconds, too"
+    assert " has reached stop_when=reward>=25: reward is " in told and "type another --stop_when, or" in told
+    anew = start(*SMALL, "--train_for_env_steps=50", "--restart_behavior=restart")
+    assert anew.end() == 0, anew.output
+    [moved] = [path for path in run.folder.parent.iterdir() if path.name.startswith(f"{run.folder.name}.")]
+    assert f"what lay in {run.folder} is in {moved} now" in anew.output
 
 
 def test_a_callback_that_cannot_be_imported_is_refused_before_anything_is_written(start):

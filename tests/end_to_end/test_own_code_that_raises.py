@@ -37,7 +37,7 @@ class NoSeed(Base):
 )
 MODEL = """
 from dataclasses import dataclass
-from appo.algorithms.learning.auxiliary_loss import AuxiliaryLoss
+from appo.algorithms.learning.auxiliary_loss import AuxiliaryLoss, AuxiliaryResult
 from appo.algorithms.models.encoders.mlp import Encoder as Mlp
 
 class Encoder(Mlp):
@@ -75,6 +75,9 @@ def mine(tmp_path, start):
     """Starts a run of the user's own environment; its output, which is one line."""
     (tmp_path / "own.py").write_text(OWN.lstrip())
     (tmp_path / "model.py").write_text(MODEL.lstrip())
+    (tmp_path / "rows.py").write_text(
+        MODEL.lstrip().replace('{}["missing"]', "return AuxiliaryResult(inputs.values, {})")
+    )
     (tmp_path / "at_import.py").write_text("import json\njson.loads('{')\n")
 
     def begin(env, *options, code):
@@ -135,6 +138,11 @@ def test_an_own_loss_that_raises_is_refused_with_its_place(mine):
     line = mine("CartPole-v1", "--auxiliary_loss=model", code=2)
     assert "auxiliary_loss='model' failed with a made-up batch before the start: KeyError: 'missing'" in line
     assert line.endswith("(model.py, line 14)")
+
+
+def test_an_own_loss_of_rows_is_told_that_it_should_be_their_mean(mine):
+    line = mine("CartPole-v1", "--auxiliary_loss=rows", code=2)
+    assert "ValueError: a loss should be a scalar, a mean over rows; it has the shape [" in line
 
 
 @pytest.mark.parametrize("options", [(), ("--train_for_env_steps=3000", "--restart_pause_seconds=5")])

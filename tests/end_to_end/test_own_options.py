@@ -48,6 +48,7 @@ def test_options_of_an_own_factory_are_those_of_a_family(start, tmp_path):
     words = [sys.executable, str(ROOT / "train_appo.py"), f"--env={env}", "--help=family"]
     shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0 and "--track_length INT" in shown.stdout and "default: 20" in shown.stdout
+    assert "Options(" not in shown.stdout, "a dataclass without a docstring gets one that is no sentence"
     wrong = start(*SMALL, "--track_length=0", env=env)
     assert wrong.end() == 2 and "sets track_length=0; allowed: at least 1" in wrong.output
     run = start(*SMALL, "--track_length=8", "--train_for_env_steps=6000", env=env)

@@ -64,7 +64,10 @@ def refusal_of(run, folder):
 @pytest.mark.parametrize(
     "option, message",
     [
-        ("--encoder=conv_simpel", "encoder='conv_simpel' does not exist; there are auto, conv_medium, conv_nature"),
+        (
+            "--encoder=conv_simpel",
+            "encoder='conv_simpel' does not exist; did you mean conv_simple? There are auto, conv_medium, conv_nature",
+        ),
         ("--encoder=conv_simple", "encoder='conv_simple' reads observations of kind image"),
         ("--encoder=mine:NoAttributes", "encoder='mine:NoAttributes' needs a class attribute kind"),
         ("--encoder=mine:Raises", "ArithmeticError: seven is no size (mine.py, line 14)"),

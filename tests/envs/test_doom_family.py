@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import vizdoom
 
-from appo.envs.families.doom import NAMES
+from appo.envs.families.doom import NAMES, defaults
 from appo.envs.simulators import doom_engine
 from appo.envs.simulators.doom_engine import start_engine
 from appo.envs.simulators.doom_matches import MATCHES
@@ -227,6 +227,10 @@ def test_a_broken_scenario_is_refused_before_an_engine_starts(scenarios_dir):
     (scenarios_dir / "no_wad.cfg").write_text(SHORT_BASIC.replace("basic.wad", "lost.wad"))
     with pytest.raises(ConfigError, match=r"no_wad.cfg names the scenario .*lost.wad"):
         make("doom_no_wad", doom_scenarios_dir=str(scenarios_dir))
+    with pytest.raises(
+        ConfigError, match=r"^doom.cfg names no scenario, but the whole game; type doom_<scenario>, such"
+    ):
+        make("doom")
 
 
 class FailingGame:
@@ -339,6 +343,12 @@ def test_closing_ends_the_engine_and_nothing_is_left_where_the_user_is(tmp_path,
     env.close()
     assert not engines_of(os.getpid())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_scenario_whose_only_reward_is_rare_learns_from_longer_iterations():
+    rare, others = (defaults(name) for name in ("doom_my_way_home", "doom_basic"))
+    rows = [each["batch_size"] * each["num_batches_per_iteration"] for each in (rare, others)]
+    assert rows == [4096, 512] and rare["gamma"] == 0.995 and "gamma" not in others
 
 
 def test_importing_the_family_imports_no_simulator():

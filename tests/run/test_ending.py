@@ -50,6 +50,16 @@ def test_returns_frames_and_time_are_told_for_each_policy(tmp_path):
     assert lines[2] == "100,000 env frames in 0:00:25, 4,000 per second"
 
 
+def test_of_several_policies_the_best_one_is_watched(tmp_path):
+    config = config_of(tmp_path, "--num_policies=3")
+    for policy in (0, 2):
+        save(config.run.checkpoint_dir(policy), "latest", 3, 40_000, {})
+    lines = ending.lines(config, snapshot(32.0, 500.0, 213.0), "stopped by SIGINT", "train_appo.py")
+    assert lines[-2].endswith(f"enjoy_appo.py --experiment=x --train_dir={tmp_path} --policy_index=2")
+    lines = ending.lines(config, snapshot(None, 500.0, None), "stopped by SIGINT", "train_appo.py")
+    assert lines[-2].endswith("--policy_index=0")
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [

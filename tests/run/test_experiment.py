@@ -87,7 +87,9 @@ def test_restart_moves_the_old_folder_aside_each_time(tmp_path):
     open_and_close(tmp_path)
     for number in range(3):
         (tmp_path / "first" / f"mark{number}").touch()
-        assert open_and_close(tmp_path, "--restart_behavior=restart").starts == 0
+        again = open_and_close(tmp_path, "--restart_behavior=restart")
+        assert again.starts == 0
+        assert again.moved_to is not None and (again.moved_to / f"mark{number}").exists()
     moved = [path for path in tmp_path.iterdir() if path.name != "first"]
     assert len(moved) == 3
     names = [MOVED_ASIDE.fullmatch(path.name) for path in moved]
@@ -97,7 +99,7 @@ def test_restart_moves_the_old_folder_aside_each_time(tmp_path):
 
 
 def test_restart_of_nothing_makes_nothing_to_move(tmp_path):
-    open_and_close(tmp_path, "--restart_behavior=restart")
+    assert open_and_close(tmp_path, "--restart_behavior=restart").moved_to is None
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 

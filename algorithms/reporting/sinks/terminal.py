@@ -72,7 +72,7 @@ def status_line(snapshot: RunSnapshot, width: float = math.inf) -> str:
         lags += " steps"
     fps = "/".join(in_short(rate) for rate in snapshot.fps.values())
     windows = "/".join(str(window_s) for window_s in snapshot.fps)
-    left = [f"left {told}"] if (told := time_left(snapshot.seconds_left)) else []
+    left = [f"left {told}"] if snapshot.state != "ended" and (told := time_left(snapshot.seconds_left)) else []
     faults = [f"{name.replace('_', ' ')} {count}" for name, count in snapshot.faults.items() if count]
     frames = f"frames {in_short(snapshot.env_frames)}"
     line = "  ".join([f"fps ({windows} s) {fps}", frames, f"reward {rewards}", f"lag {lags}", *left, *faults])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from appo.algorithms.messages import Command, PolicyRestored, Report
 from appo.algorithms.reporting.snapshot import RunSnapshot
-from appo.algorithms.run.config import Goal, goal_of
+from appo.algorithms.run.config import SUMMARY_FILE, Goal, RunConfig, goal_of
 from appo.algorithms.run.controllers.absent import AbsenceWatch
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 
@@ -16,6 +17,17 @@ from appo.algorithms.run.controllers.context import Controller, ControllerContex
 PROGRESS = 0.01
 EPISODES = ("reward", "true_reward")  # means over whole windows of episodes; every other metric is a tag
 EVALUATED = "eval/"  # beginning of the tags of evaluations, which are not in every point
+
+
+def goal_reached_before(run: RunConfig) -> str:
+    """Why the last start of an experiment ended, where that was the goal that it still has; else empty."""
+    if not run.stop_when or run.restart_behavior != "resume":
+        return ""
+    try:
+        reason = str(json.loads((run.folder / SUMMARY_FILE).read_text(encoding="utf-8"))["reason"])
+    except (OSError, ValueError, LookupError, TypeError):  # none, or torn: the run goes on
+        return ""
+    return reason if reason.startswith(f"reached stop_when={run.stop_when}: ") else ""
 
 
 class Stopping(Controller):
