@@ -54,6 +54,7 @@ EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 _LOOK_EVERY_S = 0.2
 _SAVING_S = 120.0  # that trials have to save and end once they are asked to
 _CHOICES = 20  # of a search that has chosen what was tried before
+_DRAWS = 10  # from the ranges of a search, that the trainer is asked about before it begins
 _DIGITS_OF_SEED = 10  # of one that may be too large
 _SETTLED_S = 0.5  # an inject file that was written later may be written still
 _OUTPUT = "output"
@@ -100,10 +101,7 @@ class Launcher:
                 self._trials[trial.name] = trial
             elif name not in self._trials and (self._job(name) or self._holder(name)):
                 self._trials[name] = Trial(name, record.options)  # the plan has it no more, but it runs
-        if plan.search is not None:
-            require_optuna()
-            numbers = random.Random(plan.search.seed)
-            self._check(plan.trial({name: source.draw(numbers) for name, source in plan.search.space.items()}, {}))
+        self._search_warning = "" if plan.search is None else self._check_search(plan.search)
         self._refused: dict[str, str] = {}  # trial that an earlier start has added -> why it cannot run by now
         self._changed = {name: self._has_changed(trial) for name, trial in self._trials.items()}
         self._sweep = Sweep(plan.objective, plan.direction, {}, plan.search.cost if plan.search else "")
@@ -127,6 +125,8 @@ class Launcher:
         with self._screen:
             trials = len(self._trials) if self._plan.search is None else self._plan.search.trials
             self._screen.tell(f"{self.folder}: {trials} trials, {len(self._settings.slots)} at a time")
+            if self._search_warning:
+                self._screen.tell(self._search_warning)
             while self._stop.received is None:
                 self._take_injected()
                 self._collect()
@@ -155,6 +155,28 @@ class Launcher:
             self._refused[trial.name] = str(error)
             return False
         return is_changed or (before is not None and _typed_options(before.options) != _typed_options(trial.options))
+
+    def _check_search(self, search: Search) -> str:
+        """Ask the trainer about some trials that the search might choose; a warning where it refuses some of them.
+
+        Raises:
+            ConfigError: it refuses most of them, so that little would be tried; or there is no Optuna.
+        """
+        require_optuna()
+        numbers, refused = random.Random(search.seed), []
+        for _ in range(_DRAWS):
+            try:
+                self._check(self._plan.trial({name: each.draw(numbers) for name, each in search.space.items()}, {}))
+            except ConfigError as error:
+                refused.append(str(error))
+        if not refused:
+            return ""
+        if len(refused) == _DRAWS:
+            raise ConfigError(refused[0])
+        told = f"{len(refused)} of {_DRAWS} trials drawn from [search] are refused, such as {refused[0]}"
+        if len(refused) > _DRAWS / 2:
+            raise ConfigError(told)
+        return f"{told}; such trials are not run, but count as trials of the search"
 
     def _record(self, trial: Trial) -> Record:
         """Where a trial that does not run stands at the start of the launcher."""

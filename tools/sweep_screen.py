@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from appo.tools.sweep_state import RUNNING, Sweep, clock, counts, in_order, result_of, results_of, table_of
+from appo.tools.sweep_state import RUNNING, Sweep, clock, counts, front_of, in_order, result_of, results_of, table_of
 from appo.utils.logs import terminal
 
 _SHOW_EVERY_S = 1.0
@@ -68,5 +68,5 @@ def show_all(folder: Path, sweep: Sweep) -> None:
     """Print a table of all trials, the best one first."""
     results = results_of(folder, sweep)
     where = console()
-    where.print(table_of(sweep, results, in_order(sweep, results)))
+    where.print(table_of(sweep, results, in_order(sweep, results), front_of(sweep, results)))
     where.print(Text(counts(sweep)))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,7 +122,12 @@ def in_order(sweep: Sweep, results: Mapping[str, Result]) -> list[str]:
 
 
 def front_of(sweep: Sweep, results: Mapping[str, Result]) -> set[str]:
-    """Done trials than which no other is at least as good and at least as cheap, and one of both more so."""
+    """Done trials than which no other is at least as good and at least as cheap, and one of both more so.
+
+    Without a cost, none. `results` has those of all trials.
+    """
+    if not sweep.cost:
+        return set()
     sign = 1.0 if sweep.direction == "maximize" else -1.0
     done = {
         name: (sign * results[name].objective, -cost)  # type: ignore[operator]  # not None
@@ -138,14 +143,22 @@ def front_of(sweep: Sweep, results: Mapping[str, Result]) -> set[str]:
     }
 
 
-def table_of(sweep: Sweep, results: Mapping[str, Result], names: Iterable[str], title: str = "") -> Any:
-    """A table for rich: a row per trial."""
+def table_of(
+    sweep: Sweep, results: Mapping[str, Result], names: Iterable[str], front: Collection[str] = frozenset()
+) -> Any:
+    """A table for rich: a row per trial.
+
+    Args:
+        sweep: of the trials.
+        results: of the named trials at least.
+        names: of the trials to be shown.
+        front: those that get a star, as `front_of` tells.
+    """
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, pad_edge=False)
-    front = front_of(sweep, results) if sweep.cost else set()
-    if sweep.cost:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    if front:
         table.caption = f"*: no other trial is both better and cheaper in {sweep.cost}"
     table.add_column("trial", overflow="fold")
     for column in ("state", "tries", "frames", sweep.objective, "minutes"):

@@ -92,3 +92,41 @@ class PopulationConfig:
             raise ConfigError("schedule_file and with_pbt=True would both change the same options; leave one out")
         if self.pbt_start_values and not self.with_pbt:
             raise ConfigError("pbt_start_values is for --with_pbt=True")
+
+    def too_late(self, budget: int, spent: int, policies: int, wait: int, *, has_decided: bool) -> str:
+        """A warning where the budget ends before decisions come; empty where there is time for them.
+
+        Args:
+            budget: frames of all policies, over all resumes.
+            spent: of these, by earlier starts. What is left counts as shared equally.
+            policies: how many there are.
+            wait: frames of a policy until the first decision of this start about any.
+            has_decided: earlier starts have. Otherwise a second decision has to come as well: one alone tunes little.
+        """
+        share, period = (budget - spent) // policies, self.pbt_period_env_steps
+        last = wait if has_decided else wait + period
+        if last <= share:
+            return ""
+        if has_decided:
+            told = f"the next decision, after {wait} (pbt_period_env_steps)"
+        elif wait > share:
+            told = f"a decision, the first after {wait} (pbt_start_mutation)"
+        else:
+            told = f"a second decision, {period} after the first (pbt_period_env_steps)"
+        few = max(1, _rounded_down(share // 5))
+        words = [f"--train_for_env_steps={spent + policies * last}"]
+        if not has_decided and wait > share // 2:
+            wait = few
+            words.append(f"--pbt_start_mutation={few}")
+        if has_decided or wait + period > share:
+            words.append(f"--pbt_period_env_steps={few}")
+        return (
+            f"with_pbt: train_for_env_steps={budget} leaves each of {policies} policies about {share} frames, too few "
+            f"for {told}; for example: {words[0]}, or {' '.join(words[1:])}"
+        )
+
+
+def _rounded_down(number: int) -> int:
+    """With two significant digits."""
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return number // unit * unit

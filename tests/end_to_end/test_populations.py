@@ -91,9 +91,18 @@ def test_one_process_decides_the_same_for_the_same_seed(start, tmp_path):
         assert run.end() == 0, run.output
         told = [{name: value for name, value in row.items() if name != "time"} for row in history(run)]
         runs.append((told, run.saved().payload["model"], run.saved().train_step))
+        assert "too few for" not in run.output
     assert "replace" in {row["kind"] for row in runs[0][0]}
     assert runs[0][0] == runs[1][0] and runs[0][2] == runs[1][2]
     assert all(bool((tensor == runs[1][1][name]).all()) for name, tensor in runs[0][1].items())
+
+
+def test_a_budget_too_small_for_the_usual_periods_is_warned_of_in_a_line_with_values_that_would_work(start):
+    options = ["--with_pbt=True", "--num_policies=2", "--serial_mode=True", "--train_for_env_steps=4000"]
+    run = start(*SMALL, *options, env="synthetic_identity")
+    assert run.end() == 0, run.output
+    [line] = [line for line in run.output.splitlines() if "warning: with_pbt: " in line]
+    assert "--train_for_env_steps=50000000, or --pbt_start_mutation=400 --pbt_period_env_steps=400" in line
 
 
 def test_a_single_policy_follows_a_schedule(start, tmp_path):

@@ -32,6 +32,16 @@ def commands():
     return [shlex.split(line, comments=True) for line in lines]
 
 
+def reward_of(printed):
+    """The mean return with which a run has ended."""
+    return float(re.findall(r"mean return of the last \d+ episodes ([-\d.]+)", printed)[-1])
+
+
+def frames_of(printed):
+    """The frames of all starts when a run has ended."""
+    return int(re.findall(r"^([\d,]+) env frames", printed, re.MULTILINE)[-1].replace(",", ""))
+
+
 @pytest.mark.timeout(300)
 def test_the_tutorial_runs_as_it_stands(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -54,6 +64,12 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             printed[line.partition("#")[0].strip()] = done.stdout + done.stderr
     assert {"first.png", "both.png", "policy.onnx", "policy.onnx.md"} <= {path.name for path in tmp_path.iterdir()}
+    first, going_on = [
+        text for command, text in printed.items() if "--experiment=first --train_for_env_steps" in command
+    ]
+    goal = float(TEXT.partition("--stop_when='reward>=")[2].partition("'")[0])
+    assert reward_of(first) < goal, "or there would be nothing left to learn"
+    assert f"reached stop_when=reward>={goal:g}" in going_on and frames_of(going_on) > frames_of(first)
     (returned,) = re.findall(r"return ([-\d.]+)", printed["python play.py"])
     assert float(returned) > 0.8, "it has learned to walk to the end"
     metrics = (tmp_path / "train_dir" / "second" / "metrics.jsonl").read_text()

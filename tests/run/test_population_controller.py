@@ -256,6 +256,54 @@ def test_a_typed_period_holds_after_a_resume(case, tmp_path):
     assert again.population.members[2].next_frames == again.statistics.env_frames(2) + 70
 
 
+@pytest.mark.parametrize(("option", "decisions"), [("pbt_start_mutation", 0), ("pbt_period_env_steps", 1)])
+def test_a_shorter_wait_that_is_typed_for_a_resume_holds_from_then_on(case, tmp_path, option, decisions):
+    case.obey()
+    if decisions:
+        case.play(1000, 1.0, 2.0, 3.0)
+        case.obey()
+        case.play(0, 1.0, 2.0, 3.0)
+        case.obey()
+    member = case.population.members[2]
+    run_state = json.loads(json.dumps(case.statistics.run_state(2) | case.population.state(2)))
+    assert member.decisions == decisions and member.next_frames - case.statistics.env_frames(2) >= 500
+    again = Case(tmp_path, options=[f"--{option}=70"], states={2: (run_state, member.values, 0)})
+    assert again.population.members[2].next_frames == again.statistics.env_frames(2) + 70
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_budget_within_which_no_decision_comes_is_warned_of_once_at_the_start(tmp_path, caplog):
+    case = Case(tmp_path, options=["--train_for_env_steps=2900"])
+    case.obey()
+    case.play(100, 1.0, 2.0, 3.0)
+    case.due()
+    [warning] = warnings_of(caplog)
+    assert "about 966 frames, too few for a decision, the first after 1000 (pbt_start_mutation)" in warning
+    caplog.clear()
+    Case(tmp_path, options=["--train_for_env_steps=4500"])
+    assert not warnings_of(caplog)
+
+
+def test_a_resumed_run_is_warned_of_what_is_left(case, tmp_path, caplog):
+    case.obey()
+    for frames in (1000, 0):  # the turn of a policy that is copied comes after that
+        case.play(frames, 1.0, 2.0, 3.0)
+        case.obey()
+    case.play(100)
+    states = {}
+    for policy, member in enumerate(case.population.members):
+        run_state = case.statistics.run_state(policy) | case.population.state(policy)
+        states[policy] = (json.loads(json.dumps(run_state)), member.values, member.adoptions)
+    Case(tmp_path, options=["--train_for_env_steps=4500"], states=states)
+    assert not warnings_of(caplog), "400 are left until the next turn"
+    Case(tmp_path, options=["--train_for_env_steps=4497"], states=states)
+    [warning] = warnings_of(caplog)
+    assert "about 399 frames" in warning and "the next decision, after 400 (pbt_period_env_steps)" in warning
+
+
 def test_an_objective_that_no_episode_tells_is_warned_of_once(tmp_path, caplog):
     case = Case(tmp_path, options=["--pbt_target_objective=goals"])
     case.obey()

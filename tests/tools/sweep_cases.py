@@ -31,15 +31,17 @@ TWICE = "twice.txt"  # there when two processes trained at the same time
 class Launched:
     """One launcher, as a process."""
 
-    def __init__(self, plan: Path, *words: str, program: list[str] | None = None) -> None:
-        """`program`: what starts a trial; None: the stand-in."""
+    def __init__(
+        self, plan: Path, *words: str, program: list[str] | None = None, prints_to: int = subprocess.PIPE
+    ) -> None:
+        """`program`: what starts a trial; None: the stand-in. `prints_to`: a descriptor, such as a terminal's."""
         program = [sys.executable, str(Path(__file__).resolve())] if program is None else program
         code = f"import sys; from appo.tools.sweep import main; sys.exit(main(sys.argv[1:], {program!r}))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(plan), *words],
             cwd=plan.parent,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
-            stdout=subprocess.PIPE,
+            stdout=prints_to,
             stderr=subprocess.STDOUT,
             text=True,
         )

@@ -12,6 +12,7 @@ from appo.tools import sweep_processes as processes
 from appo.tools.sweep import main
 from appo.tools.sweep_processes import slots_of
 from appo.utils.options import ConfigError
+from tests.reporting.terminal_emulator import PseudoTerminal
 from tests.tools.sweep_cases import FINISH, ROOT, STARTS, TWICE, Launched, nothing_left_in, starts, states, wait_for
 
 needs_two_cores = pytest.mark.skipif(
@@ -218,6 +219,48 @@ def test_a_search_without_optuna_is_refused_with_the_command_that_installs_it(tm
     said = capsys.readouterr().err
     assert "pip install optuna" in said and said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def search_of(**space):
+    return "train_for_seconds = 0.02\n[search]\nmethod = 'optuna'\ntrials = 1\n" + "".join(
+        f"{name} = {source}\n" for name, source in space.items()
+    )
+
+
+def test_a_search_in_ranges_that_the_trainer_mostly_refuses_is_refused_before_anything_is_written(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    # Of 49 numbers three divide the batches. The first draw is one of these: one draw alone would tell nothing.
+    (tmp_path / "plan.toml").write_text(BASE + search_of(rollout="{int = [16, 64]}", seed=13))
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert "of 10 trials drawn from [search] are refused, such as rollout=" in said and said.count("\n") == 1
+    assert "is not a multiple of rollout=" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_in_ranges_of_which_the_trainer_refuses_some_says_so_at_its_start(launch, tmp_path):
+    pytest.importorskip("optuna")
+    code, printed = launch(BASE + search_of(rollout="{choice = [16, 32, 64, 44]}", seed=1)).end()
+    assert code == 0, printed
+    told = "of 10 trials drawn from [search] are refused, such as rollout=44: batch_size=256 is not a multiple"
+    assert printed.index(told) < printed.index("started on cores")
+    assert list(states(tmp_path / "train_dir" / "plan").values()) == ["done"]
+
+
+def test_a_search_that_weighs_cost_comes_to_its_end_in_a_terminal(launch):
+    pytest.importorskip("optuna")
+    terminal = PseudoTerminal(120, 30)
+    # So long that the table of what runs is drawn again after the first trial is done.
+    plan = SEARCH.replace("0.02", "1.2").replace("14", '3\ncost = "minutes"')
+    launched = launch(BASE + plan, "--parallel=1", prints_to=terminal.descriptor)
+    terminal.read(60.0, until=lambda: launched.process.poll() is not None)
+    printed = terminal.read(0.3)
+    terminal.close()
+    assert launched.process.poll() == 0, printed
+    while_it_ran, _, at_the_end = printed.rpartition("tries")  # a column of every table
+    assert "1 running, 1 done" in while_it_ran
+    assert "cheaper in minutes" not in while_it_ran, "what runs has no stars to be explained"
+    assert " *" in at_the_end and "cheaper in minutes" in at_the_end and "3 done" in at_the_end
 
 
 @pytest.mark.slow

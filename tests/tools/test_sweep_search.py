@@ -1,7 +1,9 @@
 """Choices of a search, on scores and costs that are known."""
 
 import pytest
+from rich.console import Console
 
+from appo.tools import sweep_screen
 from appo.tools.sweep_plan import parse_plan
 from appo.tools.sweep_search import choose, require_optuna
 from appo.tools.sweep_state import DONE, FAILED, RUNNING, WAITING, Record, Result, Sweep, front_of, table_of
@@ -73,8 +75,19 @@ def test_the_front_holds_what_is_not_beaten_in_both():
     assert front_of(sweep, results) == {"best", "good", "same", "cheap"}
     sweep, results = sweep_of("minimize", rows)
     assert front_of(sweep, results) == {"cheap"}
-    table = table_of(sweep, results, list(rows))
+    table = table_of(sweep, results, list(rows), front_of(sweep, results))
     assert "cheap *" in list(table.columns[0].cells) and "cheaper in minutes" in table.caption
+    assert front_of(sweep._replace(cost=""), results) == set()
+
+
+def test_the_table_of_what_runs_asks_for_no_result_of_what_is_done(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweep_screen, "terminal", lambda: Console(force_terminal=True, width=100))
+    sweep, _ = sweep_of("maximize", {"first": (9.0, 8.0)})
+    sweep.records["second"] = Record({}, RUNNING)
+    with sweep_screen.Screen(tmp_path) as screen:
+        screen.show(sweep)
+    shown = capsys.readouterr().out
+    assert "second" in shown and "1 running, 1 done" in shown and "first" not in shown
 
 
 def test_an_unknown_cost_is_refused():

@@ -79,6 +79,7 @@ class Population(Controller):
         self._requests = ChangeRequests(context.roster)
         self._shaping: list[SetRewardShaping] = []  # to be sent
         self._has_warned = False
+        self._awaited: set[int] = set()  # policies that have not told where they begin
         if not options.with_pbt:
             return
         self._options = (
@@ -97,6 +98,7 @@ class Population(Controller):
         self._defaults = {option.name: option.default for option in self._options}
         for _ in range(context.config.sampling.num_policies):
             self.members.append(Member(dict(self._defaults), max(options.pbt_start_mutation, 1)))
+        self._awaited.update(range(len(self.members)))
 
     def note(self, report: Report) -> None:
         """Learn whether decisions were carried out, and where policies begin."""
@@ -104,6 +106,10 @@ class Population(Controller):
             return
         if isinstance(report, PolicyRestored):
             self._restore(report)
+            if report.policy in self._awaited:
+                self._awaited.remove(report.policy)
+                if not self._awaited:
+                    self._warn_of_late_decisions()
         elif (answer := self._requests.note(report)) is not None:
             self._settle(answer.command.policy, was_refused=answer.was_refused)
 
@@ -190,7 +196,10 @@ class Population(Controller):
             has_risen = member.best is None or best > member.best
             member.doublings = 0 if has_risen else min(member.doublings + 1, MOST_DOUBLINGS)
         member.best = best  # the highest so far may have been luck, and would never be reached again
-        member.next_frames = frames + self._config.pbt_period_env_steps * 2**member.doublings
+        member.next_frames = frames + self._period(member)
+
+    def _period(self, member: Member) -> int:
+        return self._config.pbt_period_env_steps * 2**member.doublings
 
     def _restore(self, report: PolicyRestored) -> None:
         """Take up where the policy's checkpoint was; the first values of a new one are set first."""
@@ -199,6 +208,9 @@ class Population(Controller):
         if state is not None:
             member.restore(state)
             self._settle_what_was_open(policy, report)
+            if member.has_begun:  # what was typed for this start may let the turn come sooner
+                usual = self._period(member) if member.decisions else max(1, self._config.pbt_start_mutation)
+                member.next_frames = min(member.next_frames, self._statistics.env_frames(policy) + usual)
             # Options that were typed in the place of others are in force as well.
             member.values = self._defaults | reward_weights(member.values) | report.values
             self._log.resumed(policy, self._statistics.env_frames(policy), member.state())
@@ -261,6 +273,20 @@ class Population(Controller):
         if not is_shaped_return:
             return self._options
         return [option for option in self._options if not is_reward_weight(option.name)]
+
+    def _warn_of_late_decisions(self) -> None:
+        """Where the budget ends before there is time for decisions."""
+        # Actors may have begun by now: what earlier starts have spent is in the checkpoints.
+        states = [report.run_state if report else {} for report in self._statistics.restored]
+        spent = [int(state.get("env_frames", 0)) for state in states]
+        waits = [
+            member.next_frames - frames if member.has_begun else self._config.pbt_start_mutation
+            for member, frames in zip(self.members, spent, strict=True)
+        ]
+        budget, has_decided = self._run_config.run.train_for_env_steps, any(m.decisions for m in self.members)
+        told = self._config.too_late(budget, sum(spent), len(waits), max(0, min(waits)), has_decided=has_decided)
+        if told:
+            log.warning("%s", told)
 
     def _warn_of_missing_objective(self) -> None:
         """Once: episodes end, and do not tell what policies are to be ranked by."""
