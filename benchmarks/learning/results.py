@@ -174,15 +174,20 @@ def write(out: Path, results: Sequence[Result]) -> None:
 
 def row(name: str, results: Sequence[Result]) -> list[str]:
     """The cells of one task."""
+    minutes = statistics.median(result.seconds for result in results) / 60
     return [
         KNOWN[name].env,
         f"{KNOWN[name].frames / 1e6:g}M",
         str(len(results)),
-        mean_and_range([result.last for result in results]),
-        mean_and_range([result.played for result in results]),
-        f"{statistics.median(result.seconds for result in results) / 60:.0f}",
+        _told([result.last for result in results]),
+        _told([result.played for result in results]),
+        f"{minutes:.1f}" if minutes < 10 else f"{minutes:.0f}",
         "-".join(map(str, sorted({result.starts for result in results}))),
     ]
+
+
+def _told(values: Sequence[float]) -> str:
+    return mean_and_range(values) if len(values) > 1 else f"{values[0]:.4g}"
 
 
 def groups(results: Sequence[Result]) -> list[Group]:
