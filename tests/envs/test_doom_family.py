@@ -345,8 +345,9 @@ def test_closing_ends_the_engine_and_nothing_is_left_where_the_user_is(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_scenario_whose_only_reward_is_rare_learns_from_longer_iterations():
-    rare, others = (defaults(name) for name in ("doom_my_way_home", "doom_basic"))
+@pytest.mark.parametrize("name", ["doom_my_way_home", "doom_deadly_corridor"])
+def test_a_scenario_that_pays_rarely_learns_from_longer_iterations(name):
+    rare, others = defaults(name), defaults("doom_basic")
     rows = [each["batch_size"] * each["num_batches_per_iteration"] for each in (rare, others)]
     assert rows == [4096, 512] and rare["gamma"] == 0.995 and "gamma" not in others
 
