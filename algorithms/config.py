@@ -294,14 +294,15 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
         return argv
     run = _place_of(argv)
     run.check_combinations()
+    path = run.folder / CONFIG_FILE
     try:
-        env = text_of(parse_saved((run.folder / CONFIG_FILE).read_text(encoding="utf-8"), CONFIG_FILE).options, "env")
+        env = text_of(parse_saved(path.read_text(encoding="utf-8"), str(path)).options, "env")
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment in {run.folder}{run.neighbours()}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{run.folder / CONFIG_FILE} cannot be read: {error}; {REPAIR}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}") from error
     if not env:
-        raise ConfigError(f"{run.folder / CONFIG_FILE} names no environment; {REPAIR}")
+        raise ConfigError(f"{path} names no environment; {REPAIR}")
     return [f"--env={env}", *argv]
 
 

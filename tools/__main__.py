@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, nearest
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, as_program, nearest
 from appo.utils.cli import VERSION
 
 COMMANDS = {
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 def command() -> int:
     """What a shell starts as `appo-tools`."""
-    return main(sys.argv[1:])
+    return as_program(main)
 
 
 if __name__ == "__main__":

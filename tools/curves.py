@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +28,9 @@ from appo.utils.options import options_of
 RETURN, LOWEST, HIGHEST = "0_aux/avg_reward", "0_aux/avg_reward_min", "0_aux/avg_reward_max"
 FRAMES_PER_SECOND = "0_aux/_fps"
 POINTS = 300  # of the grid of an environment: as many as a panel can show
-LAST_HOLDS = 0.01  # share of the axis: runs overshoot their budget by an iteration, more or less
+LAST_HOLDS = 0.01  # share of the axis: how long a curve's last point is told in any case
 X_AXES = {"frames": ("env_frames", 1.0), "hours": ("train_seconds", 3600.0)}  # -> key of metrics.jsonl, its unit
+_BUDGET_OF = {"frames": "train_for_env_steps", "hours": "train_for_seconds"}
 # Neither of these changes how a policy learns, but for a schedule that follows the budget.
 _BUDGET = ("train_for_env_steps", "train_for_seconds")
 _FOLLOWS_BUDGET = ("linear_decay",)
@@ -59,6 +61,7 @@ OF_NO_CONSEQUENCE = (
     "wandb_tags",
 )
 _DEVICE, _ANY_DEVICE = "device", "auto"
+DEFAULTS = "defaults"  # label of the group for which nothing was typed in which others differ
 
 
 class PlotError(Refused):
@@ -79,7 +82,7 @@ class Group(NamedTuple):
     """Experiments with the same options, as one."""
 
     env: str
-    label: str  # the options in which it differs from the other groups of its environment; may be empty
+    label: str  # the options in which it differs from the other groups of its environment; empty where it is alone
     num_runs: int
     x: seeds.Array
     summary: seeds.Summary
@@ -90,6 +93,7 @@ class _Member(NamedTuple):
 
     experiment: Found
     curves: dict[int, Series]  # policy -> its points over the chosen axis
+    budget: float  # on this axis
 
 
 def read_points(folder: Path) -> dict[int, list[dict[str, Any]]]:
@@ -192,13 +196,20 @@ def _read_members(experiments: Sequence[Found], metric: str, x: str) -> tuple[li
         elif experiment.problem:
             unknown.append(f"{experiment.name} is left out: {experiment.problem}")
         else:
-            members.append(_Member(experiment, curves))
+            members.append(_Member(experiment, curves, _budget(experiment.options, x)))
     if not members and unknown:
         raise PlotError(unknown[0])
     if not members:
         told = f"a point of {metric}{nearest(metric, known)}" if known else "a point yet"
         raise PlotError(f"no experiment has {told}")
     return members, left_out + unknown
+
+
+def _budget(options: dict[str, Any], x: str) -> float:
+    try:
+        return float(options[_BUDGET_OF[x]]) / X_AXES[x][1]
+    except (KeyError, TypeError, ValueError):  # of another version, or damaged
+        return math.inf
 
 
 def configurations(several: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -231,23 +242,44 @@ def _groups_of_env(env: str, members: Sequence[_Member], smooth: float) -> list[
     labels = _labels([options for options, _ in by_options.values()], groups)
     end = max(series.frames[-1] for member in members for series in member.curves.values())
     return [
-        group_of(env, label, [member.curves for member in group], end, smooth)
+        group_of(env, label, [member.curves for member in group], end, smooth, [member.budget for member in group])
         for label, group in zip(labels, groups, strict=True)
     ]
 
 
 def _labels(options: Sequence[dict[str, Any]], groups: Sequence[Sequence[_Member]]) -> list[str]:
-    """Of each group the options that differ and that somebody typed; all that differ, where those are not enough."""
-    typed = {name for group in groups for member in group for name in member.experiment.typed}
+    """Of each group those of the options that differ which were typed for it, and more where they tell too little.
+
+    Of a single option every group has its value.
+    """
     names = differing(options)
-    for chosen in ([name for name in names if name in typed], names):
-        labels = [" ".join(f"{name}={text_of(each, name)}" for name in chosen) for each in options]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
+    # What a member has not typed is what its environment chooses.
+    typed = [{*names}.intersection(*(member.experiment.typed for member in group)) for group in groups]
+    if len(any_typed := set().union(*typed)) == 1:
+        typed = [any_typed for _ in groups]
+    texts = [_text(each, names, chosen) for each, chosen in zip(options, typed, strict=True)]
+    for text in {text for text in texts if texts.count(text) > 1}:
+        alike = [number for number, other in enumerate(texts) if other == text]
+        more = differing([options[number] for number in alike])
+        for number in alike:
+            texts[number] = _text(options[number], names, typed[number].union(more))
+    if len(set(texts)) < len(texts):
+        texts = [_text(each, names, names) for each in options]
+    return [text or DEFAULTS for text in texts] if len(texts) > 1 else texts
 
 
-def group_of(env: str, label: str, runs: Sequence[dict[int, Series]], end: float, smooth: float = 0.0) -> Group:
+def _text(options: dict[str, Any], names: Sequence[str], chosen: Collection[str]) -> str:
+    return " ".join(f"{name}={text_of(options, name)}" for name in names if name in chosen)
+
+
+def group_of(
+    env: str,
+    label: str,
+    runs: Sequence[dict[int, Series]],
+    end: float,
+    smooth: float = 0.0,
+    budgets: Sequence[float] = (),
+) -> Group:
     """Runs that are told of as one.
 
     Args:
@@ -256,10 +288,27 @@ def group_of(env: str, label: str, runs: Sequence[dict[int, Series]], end: float
         runs: of each, policy -> its curve.
         end: of the axis, which begins at 0.
         smooth: share of the axis over which each curve is averaged, backwards from each point.
+        budgets: of the runs, on this axis; empty: none had any.
     """
     grid = np.linspace(0.0, end, POINTS + 1)[1:]
     curves = [(number, policy, series) for number, run in enumerate(runs) for policy, series in run.items()]
-    values = seeds.align([series for _, _, series in curves], grid, last_holds=LAST_HOLDS * end)
+    several = [series for _, _, series in curves]
+    limits = np.array([budgets[number] if budgets else math.inf for number, _, _ in curves])
+    values = seeds.align(several, grid, last_holds=_last_holds(several, limits, LAST_HOLDS * end))
     numbers, policies = (np.array([curve[place] for curve in curves]) for place in (0, 1))
     means = seeds.running_mean(values, max(1, round(smooth * POINTS)))
     return Group(env, label, len(runs), grid, seeds.summarize(means, numbers, policies))
+
+
+def _last_holds(curves: Sequence[Series], budgets: seeds.Array, least: float) -> seeds.Array:
+    """How far beyond its position the last point of each curve is told.
+
+    Runs overshoot a budget by an iteration, more or less. Those that have spent the same one end with the last of them:
+    without the others, the group would fall back to that one's older point.
+    """
+    ends = np.array([series.frames[-1] for series in curves])
+    holds = np.full(len(curves), least)
+    for budget in np.unique(budgets[ends >= budgets]):
+        same = (budgets == budget) & (ends >= budgets)
+        holds[same] = least + ends[same].max() - ends[same]
+    return holds

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.evaluation.config import without_restart
 from appo.algorithms.familiar_words import SYNONYMS
-from appo.algorithms.run.config import CONFIG_FILE, MOVED_ASIDE
+from appo.algorithms.run.config import CONFIG_FILE, MOVED_ASIDE, RunConfig
 from appo.algorithms.saved_config import Saved, parse_saved
 from appo.tools.arguments import Refused, nearest
 from appo.utils.cli import typed_word
@@ -39,6 +41,30 @@ class Found(NamedTuple):
     problem: str  # why there are no options; else empty
 
 
+def place_of(word: str) -> Path:
+    """The folder that a word of a command line names: its path, or its name below ./train_dir."""
+    path = Path(word)
+    with contextlib.suppress(OSError, ValueError):  # it is no name of a file: told where it is read
+        if not path.exists() and _below_train_dir(path).is_dir():
+            return _below_train_dir(path)
+    return path
+
+
+def _below_train_dir(path: Path) -> Path:
+    return Path(RunConfig().train_dir) / path
+
+
+def similar_to(folder: Path) -> str:
+    """`; nearest: ...` for a folder that is not there, of those beside it and below ./train_dir."""
+    try:
+        if folder.exists():
+            return ""
+    except OSError:  # it is no name of a folder
+        return ""
+    names = [path.name for of in (folder, _below_train_dir(folder)) for path in _folders(of.parent)]
+    return nearest(folder.name, names, else_first=False)
+
+
 def find_experiments(places: Sequence[Path]) -> list[Found]:
     """Every experiment that is one of these folders, or lies in one of them.
 
@@ -48,10 +74,8 @@ def find_experiments(places: Sequence[Path]) -> list[Found]:
     found: dict[Path, Found] = {}
     for place in places:
         if not place.is_dir():
-            beside = [path.name for path in _folders(place.parent)]
             told = "is no folder" if place.exists() else "does not exist"
-            near = nearest(place.name, beside, else_first=False)
-            raise Refused(f"{place} {told}{near}; name the --train_dir of runs, or folders in it")
+            raise Refused(f"{place} {told}{similar_to(place)}; name the --train_dir of runs, or folders in it")
         folders = list(_experiments_below(place, 0))
         if not folders:
             raise Refused(f"{place} holds no experiment; name the --train_dir of a run, or folders in it")
@@ -84,7 +108,8 @@ def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
     except FileNotFoundError:
         return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
     except (OSError, ConfigError) as error:
-        return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({' '.join(str(error).split())})"
+        told = " ".join(without_restart(str(error)).split())
+        return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({told})"
     return saved.options, _typed_by_hand(folder, saved, frozenset()), ""
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from appo.envs.api import EnvError, UnsupportedSpaceError
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.experiments import place_of
 from appo.utils.options import ConfigError
 
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(prog="appo-tools export", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of the experiment")
+    parser.add_argument("folder", type=place_of, help="of the experiment, or its name")
     parser.add_argument("file", type=Path, help="policy.onnx for ONNX, policy.pt2 for torch.export")
     parser.add_argument("--load_checkpoint_kind", choices=("latest", "best"), default="latest", help="which checkpoint")
     parser.add_argument("--policy_index", type=int, default=0, help="which of several policies")
@@ -51,4 +52,4 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

@@ -24,8 +24,8 @@ from appo.algorithms.checkpoints import Checkpoint
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import LOCATION, parse_saved
 from appo.envs.api import EnvError, UnsupportedSpaceError
-from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
-from appo.tools.experiments import STATUS_FILE
+from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.experiments import STATUS_FILE, place_of
 from appo.utils.files import atomic_write_json, atomic_write_text
 from appo.utils.options import ConfigError, to_text
 
@@ -70,7 +70,7 @@ Written by `{command}`.
 def main(argv: Sequence[str]) -> int:
     """Write the folder, and push it where that is asked for; the exit code."""
     parser = OneLineParser(prog="appo-tools hub", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("experiment", type=Path, help="folder of the experiment")
+    parser.add_argument("experiment", type=place_of, help="folder of the experiment, or its name")
     parser.add_argument("folder", type=Path, help="to be written; it may exist from an earlier time")
     parser.add_argument("--load_checkpoint_kind", choices=("latest", "best"), default="latest", help="which checkpoint")
     parser.add_argument("--push", default="", metavar="USER/NAME", help="repository of the hub; made if it is new")
@@ -245,4 +245,4 @@ def push(folder: Path, repository: str, *, is_private: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

@@ -21,11 +21,12 @@ import argparse
 import csv
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
 from appo.tools.curves import (
     FRAMES_PER_SECOND,
     HIGHEST,
@@ -38,13 +39,18 @@ from appo.tools.curves import (
     read_curves,
     read_groups,
 )
-from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env, without_moved_aside
+from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env, place_of, without_moved_aside
 
 MOST_PANELS = 6
 TABLE_SUFFIX = ".csv"
 COLUMNS = ("group", "x", "n", "mean", "iqm", "low", "high")
 _X_LABELS = {"frames": "environment frames of the policy", "hours": "hours of training"}
 _METRIC_LABELS = {RETURN: "return per episode"}
+# Of legends. A character is as wide as here on average, or less: options are small letters and digits.
+_FONT_POINTS, _POINTS_PER_INCH, _EM_PER_CHARACTER, _MARGIN_POINTS = 10.0, 72.0, 0.66, 60.0
+_LINE_POINTS, _BETWEEN_POINTS = 12.0, 5.0
+_USUAL_LEGEND = 0.7  # inches, for which pictures have room
+_FEW_LABELS, _MOST_COLUMNS = 6, 3
 _EXPLAINED = "line: interquartile mean; dashed: mean; band: 95 % interval"
 
 
@@ -85,9 +91,11 @@ def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
     columns = min(len(envs), 3)
     rows = math.ceil(len(envs) / columns)
     width, height = (8.0, 5.5) if len(envs) == 1 else (4.5 * columns, 3.4 * rows + 0.8)
+    colours = _colours(groups)
+    legend, legend_columns, legend_height = _folded([_legend(label, groups) for label in colours], width)
+    height += max(0.0, legend_height - _USUAL_LEGEND)
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = dict(zip(envs, figure.subplots(rows, columns, squeeze=False).flat, strict=False))
-    colours = _colours(groups)
     for group in groups:
         _draw_group(panels[group.env], group, colours[group.label])
     for number, (env, panel) in enumerate(panels.items()):
@@ -102,8 +110,10 @@ def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
         empty.remove()
     figure.legend(
         [Line2D([], [], color=colour) for colour in colours.values()],
-        [_legend(label, groups) for label in colours],
+        legend,
         loc="outside lower center",
+        ncols=legend_columns,
+        fontsize=_FONT_POINTS,
         title=_EXPLAINED,
         title_fontsize="small",
         frameon=False,
@@ -127,6 +137,19 @@ def _colours(groups: Sequence[Group]) -> dict[str, Any]:
         return {label: f"C{number}" for number, label in enumerate(labels)}
     shades = matplotlib.colormaps["turbo"]
     return {label: shades(number / (len(labels) - 1)) for number, label in enumerate(labels)}
+
+
+def _folded(labels: Sequence[str], width: float) -> tuple[list[str], int, float]:
+    """Labels of a legend that is no wider than so many inches, its columns, and its height in inches."""
+    room = int((_POINTS_PER_INCH * width - _MARGIN_POINTS) / (_EM_PER_CHARACTER * _FONT_POINTS))
+    columns = 1
+    if len(labels) > _FEW_LABELS:
+        beside = int(_MARGIN_POINTS / (_EM_PER_CHARACTER * _FONT_POINTS))  # the line of a colour, and a gap
+        columns = max(1, min(_MOST_COLUMNS, (room + beside) // (max(map(len, labels)) + beside)))
+    folded = [textwrap.fill(label, room, break_on_hyphens=False) for label in labels]
+    rows = math.ceil(len(labels) / columns)
+    lines = rows if columns > 1 else sum(label.count("\n") + 1 for label in folded)
+    return folded, columns, (lines * _LINE_POINTS + rows * _BETWEEN_POINTS) / _POINTS_PER_INCH
 
 
 def _legend(label: str, groups: Sequence[Group]) -> str:
@@ -154,7 +177,7 @@ def main(argv: Sequence[str]) -> int:
     """Draw what the command line asks for; the exit code."""
     try:
         chosen = _parse(argv)
-        *folders, target = map(Path, chosen.words)
+        folders, target = [place_of(word) for word in chosen.words[:-1]], Path(chosen.words[-1])
         _require_format(target)
         found = of_env(find_experiments(folders), chosen.env)
         experiments = without_moved_aside(found, folders)
@@ -218,4 +241,4 @@ def _require_format(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

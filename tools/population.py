@@ -24,8 +24,9 @@ from appo.algorithms.population.ratings import SELF_PLAY
 from appo.algorithms.population.schedule import ScheduleStep
 from appo.algorithms.reporting.population_log import BEGIN, HISTORY, RESUME
 from appo.algorithms.run.config import CONFIG_FILE
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, as_program
 from appo.tools.curves import PlotError, read_curves
+from appo.tools.experiments import place_of, similar_to
 from appo.tools.win_matrix import draw_wins, read_wins
 from appo.utils.files import atomic_write_json, read_json_lines
 from appo.utils.logs import terminal
@@ -43,8 +44,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         rows = list(read_json_lines(folder / HISTORY))
     except OSError as error:
         raise PlotError(
-            f"{folder / HISTORY} cannot be read ({error.strerror}); name the folder of a run with --with_pbt=True or "
-            "--self_play=True"
+            f"{folder / HISTORY} cannot be read ({error.strerror}){similar_to(folder)}; name the folder of a run with "
+            "--with_pbt=True or --self_play=True"
         ) from error
     if not rows:
         raise PlotError(f"{folder / HISTORY} holds no decision")
@@ -232,7 +233,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, help="of the experiment")
+    parser.add_argument("folder", type=place_of, help="of the experiment, or its name")
     parser.add_argument("image", type=Path, nargs="?", help="file to draw, such as population.png")
     parser.add_argument("--replay", type=Path, help="JSON file for the best policy's schedule of options")
     parser.add_argument("--policy", type=int, help="another one than the best, for --replay")
@@ -243,4 +244,4 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

@@ -6,8 +6,8 @@
     python -m appo.tools.runs [train_dir] --save first
 
 Whether a run goes on is told by the lock of its folder, which its process holds. `best` is the highest mean return in
-its curves, `age` the time since its last sign of life. Listed are the options that differ and that somebody typed; the
-middle of a long state is left out, `--json` has all of it.
+its curves, `age` the time since its last sign of life. Of the options that differ between runs, each lists those that
+were typed for it; the middle of a long reason is left out, `--json` has all of it.
 `--stop` asks a run to save and end, and waits until it has; `--save` asks for a checkpoint, and the run goes on.
 """
 
@@ -19,6 +19,7 @@ import math
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +28,16 @@ from typing import Any
 from appo.algorithms.checkpoint_names import list_named
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.run.folder_lock import Holder, holder
-from appo.tools.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
-from appo.tools.experiments import PLACE, Found, differing, find_experiments, named, of_env, text_of
+from appo.tools.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REFUSED,
+    OneLineParser,
+    Refused,
+    as_program,
+)
+from appo.tools.experiments import PLACE, Found, differing, find_experiments, named, of_env, place_of, text_of
 from appo.tools.run_status import RunStatus, duration, status_of, telling_options
 from appo.utils.logs import terminal
 from appo.utils.processes import handles_signal
@@ -36,7 +45,11 @@ from appo.utils.signals import SAVING
 
 STOP_S, SAVE_S = 60.0, 60.0  # a run ends within 10 s of a signal; a checkpoint may wait for a slow disk
 _LOOK_EVERY_S = 0.1
-_NUMBERS = ("frames", "fps", "last", "best", "age")  # columns that a narrow terminal does not wrap
+_NUMBERS = ("frames", "fps", "last", "best", "age")
+_FIXED = ("name", "env", "state", *_NUMBERS)  # columns of the list that are not folded
+_GAP, _BELOW = "  ", "    "  # between columns; before what stands below a run
+_ABOUT = "reason; options"
+_LEAST_ABOUT, _LEAST_ENV = 40, 8  # characters
 _STATE_CHARACTERS, _LEFT_OUT = 80, " ... "  # of a state and its reason
 _UNSEEN = "one that has just been started is seen once its checks are through"
 # What each order sorts by; numbers that do not exist come last.
@@ -58,16 +71,68 @@ def _descending(number: float) -> float:
 
 def list_runs(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the table of runs."""
-    options = telling_options([run.experiment for run in runs])
-    heads = ["name", "env", "state", "frames", "fps", "last", "best", "age", *(["options"] if options else [])]
-    rows = []
-    for run in runs:
-        row = [run.experiment.name, run.env, _shortened(run.told_state), f"{run.frames:,}", _number(run.fps, "{:,.0f}")]
-        row += [_number(run.last_return), _number(run.best_return), duration(run.age_s)]
-        told = {name: text_of(run.experiment.options, name) for name in options if name in run.experiment.options}
-        values = [f"{name}={value}" for name, value in told.items() if value]
-        rows.append(row + [" ".join(values)] * bool(options))
-    return heads, rows
+    told = _told_options(runs)
+    heads = [*_FIXED, *(["options"] if any(told) else [])]
+    return heads, [
+        [run.experiment.name, run.env, _shortened(run.told_state), *_numbers(run), options][: len(heads)]
+        for run, options in zip(runs, told, strict=True)
+    ]
+
+
+def _told_options(runs: Sequence[RunStatus]) -> list[str]:
+    """Of each run the options that it has typed, of those that differ; others are as its environment has them."""
+    several = [run.experiment for run in runs]
+    differ = telling_options(several)
+    typed = [{name: text_of(each.options, name) for name in differ if name in each.typed} for each in several]
+    return [" ".join(f"{name}={value}" for name, value in values.items() if value) for values in typed]
+
+
+def _numbers(run: RunStatus) -> list[str]:
+    returns = (_number(run.last_return), _number(run.best_return))
+    return [f"{run.frames:,}", _number(run.fps, "{:,.0f}"), *returns, duration(run.age_s)]
+
+
+def fitted(runs: Sequence[RunStatus], columns: int) -> list[str]:
+    """The table of runs in so many columns, its heads first.
+
+    Reasons and options, which are long, are folded at blanks: in a last column, or below each run where that would be
+    narrow. There, environments are cut and long names have lines of their own.
+    """
+    rows = [[run.experiment.name, run.env, run.state, *_numbers(run)] for run in runs]
+    told = zip((_shortened(run.reason) for run in runs), _told_options(runs), strict=True)
+    abouts = ["; ".join(filter(None, about)) for about in told]
+    widths = [max(map(len, column)) for column in zip(_FIXED, *rows, strict=True)]
+    place = sum(widths) + len(_GAP) * len(widths)  # of the last column
+    is_beside = place + min(max(map(len, abouts)), _LEAST_ABOUT) <= columns
+    if not is_beside:
+        room = columns - sum(widths[2:]) - len(_GAP) * (len(widths) - 1)  # for names and environments
+        widths[1] = min(widths[1], max(room - widths[0], room // 2, _LEAST_ENV))
+        widths[0] = min(widths[0], max(room - widths[1], len(_BELOW)))
+    lines = [_line([*_FIXED, _ABOUT] if is_beside and any(abouts) else _FIXED, widths)]
+    for cells, about in zip(rows, abouts, strict=True):
+        if is_beside:
+            first, *more = _folded(about, columns - place) or [""]
+            lines += [_line([*cells, first], widths), *(" " * place + line for line in more)]
+        else:
+            lines += _hanging(cells, widths)
+            lines += [_BELOW + line for line in _folded(about, columns - len(_BELOW))]
+    return lines
+
+
+def _hanging(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """A row whose environment is cut, after a line of its own for a long name, which somebody may want to type."""
+    name, env, *others = cells
+    cut = env if len(env) <= widths[1] else env[: widths[1] - 1] + "…"
+    return [name, _line(["", cut, *others], widths)] if len(name) > widths[0] else [_line([name, cut, *others], widths)]
+
+
+def _folded(text: str, columns: int) -> list[str]:
+    return textwrap.wrap(text, max(1, columns), break_on_hyphens=False)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells below each other; one more than there are widths ends the line."""
+    return _GAP.join([*map(str.ljust, cells, widths), *cells[len(widths) :]]).rstrip()
 
 
 def _shortened(state: str) -> str:
@@ -76,7 +141,7 @@ def _shortened(state: str) -> str:
         return state
     head = _STATE_CHARACTERS // 2
     tail = _STATE_CHARACTERS - head - len(_LEFT_OUT)
-    return state[:head] + _LEFT_OUT + state[-tail:]
+    return state[:head].rstrip() + _LEFT_OUT + state[-tail:].lstrip()
 
 
 def compare(runs: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
@@ -98,23 +163,43 @@ def _number(value: float, form: str = "{:.4g}") -> str:
     return form.format(value) if math.isfinite(value) else "-"
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """As wide as the terminal; where the output is no terminal, plain columns of which nothing is cut off."""
+def print_list(runs: Sequence[RunStatus]) -> None:
+    """The table of runs, as wide as the terminal."""
+    from rich.text import Text
+
+    console = terminal()
+    if not console.is_terminal:
+        _print_plain(*list_runs(runs))
+        return
+    heads, *lines = fitted(runs, console.width)
+    console.print(Text(heads, style="bold"), no_wrap=True, overflow="ellipsis")
+    for line in lines:
+        console.print(Text(line), no_wrap=True, overflow="ellipsis")
+
+
+def print_compared(runs: Sequence[RunStatus]) -> None:
+    """What differs between runs, as wide as the terminal."""
     from rich import box
     from rich.table import Table
 
+    heads, rows = compare(runs)
     console = terminal()
-    if console.is_terminal:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for head in heads:
-            table.add_column(head, overflow="fold", no_wrap=head in _NUMBERS)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    if not console.is_terminal:
+        _print_plain(heads, rows)
         return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns of which nothing is cut off."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for line in (heads, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for cells in (heads, *rows):
+        print(_line(cells, widths))
 
 
 def stop(experiment: Found) -> int:
@@ -225,7 +310,7 @@ def main(argv: Sequence[str]) -> int:
         options = differing([each.options for each in every]) if chosen.compare else telling_options(every)
         print(json.dumps([run.as_json(options) for run in runs], indent=2))
     else:
-        print_table(*(compare if chosen.compare else list_runs)(runs))
+        (print_compared if chosen.compare else print_list)(runs)
     return EXIT_OK
 
 
@@ -257,7 +342,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     default = RunConfig().train_dir
-    parser.add_argument("train_dir", type=Path, nargs="?", default=Path(default), help=f"{default} unless typed")
+    parser.add_argument("train_dir", type=place_of, nargs="?", default=Path(default), help=f"{default} unless typed")
     parser.add_argument("--env", help="only runs of this environment; * stands for anything")
     parser.add_argument("--sort", choices=tuple(_ORDERS), default="name", help="numbers: the highest first")
     parser.add_argument("--json", action="store_true", help="for programs; null where there is no number")
@@ -272,4 +357,4 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

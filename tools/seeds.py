@@ -1,7 +1,7 @@
 """Curves of several seeds as one: a common grid, the interquartile mean, and its stratified bootstrap interval.
 
-numpy only; knows neither files nor pictures. A value that does not exist is NaN: before a curve's first point, behind
-its last one, and where too few seeds are left to speak for all of them.
+numpy only; knows neither files nor pictures. A value that does not exist is NaN: before a curve's first point, when its
+last one is not in force any more, and where too few seeds are left to speak for all of them.
 
 Source: Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", 2021, arXiv:2108.13264,
 section 4: few runs are told by their interquartile mean (IQM) and an interval from resampled runs.
@@ -36,22 +36,24 @@ class Summary(NamedTuple):
     high: Array
 
 
-def align(curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: Array, last_holds: float = 0.0) -> Array:
+def align(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: Array, last_holds: float | Array = 0.0
+) -> Array:
     """Curves on a common grid, each point in force until the next one (step interpolation).
 
     Args:
         curves: of each its positions, ascending, and its values there.
         grid: [X] ascending.
-        last_holds: how far beyond its position a curve's last point is in force.
+        last_holds: how far beyond its position a curve's last point is in force; for all, or [C].
 
     Returns:
         [C, X]; NaN outside of a curve's own positions.
     """
     aligned = np.full((len(curves), len(grid)), np.nan)
-    for row, (positions, values) in zip(aligned, curves, strict=True):
+    for row, (positions, values), holds in zip(aligned, curves, np.broadcast_to(last_holds, len(curves)), strict=True):
         if len(positions):
             newest = np.searchsorted(np.asarray(positions, float), grid, side="right") - 1
-            inside = (newest >= 0) & (grid <= positions[-1] + last_holds)
+            inside = (newest >= 0) & (grid <= positions[-1] + holds)
             row[inside] = np.asarray(values, float)[newest[inside]]
     return aligned
 

@@ -20,6 +20,7 @@ from importlib import util
 from pathlib import Path
 from typing import NoReturn
 
+from appo.tools.arguments import as_program
 from appo.tools.plot import EXIT_OK, EXIT_REFUSED
 from appo.tools.sweep_cluster import Cluster, unfinished_job
 from appo.tools.sweep_launcher import Launcher, Settings
@@ -139,4 +140,4 @@ def _leave_trials() -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

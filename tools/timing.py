@@ -7,16 +7,17 @@ how often. What is marked as in parallel is done by other processes or threads m
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from appo.algorithms.reporting.timing import TIMING_FILE, TimingNode, in_lines, read_tree
+from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.experiments import place_of, similar_to
 
-EXIT_OK, EXIT_REFUSED = 0, 2
 
-
-class TimingError(ValueError):
+class TimingError(Refused):
     """There is nothing to print. The message says why."""
 
 
@@ -31,22 +32,25 @@ def read_timing(folder: Path) -> tuple[TimingNode, ...]:
         return read_tree(path)
     except OSError as error:
         raise TimingError(
-            f"{path} cannot be read ({error.strerror}); name the folder of an experiment, such as train_dir/first; the "
-            "file comes with its first point"
+            f"{path} cannot be read ({error.strerror}){similar_to(folder)}; name the folder of an experiment, such as "
+            "train_dir/first; the file comes with its first point"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise TimingError(f"{path} is not what a run writes ({error!r})") from error
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Print the tree; the exit code."""
-    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
-        print(__doc__)
-        return EXIT_OK if "-h" in arguments or "--help" in arguments else EXIT_REFUSED
+    parser = OneLineParser(
+        prog="python -m appo.tools.timing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=place_of, help="of an experiment, or its name")
     try:
-        tree = read_timing(Path(arguments[0]))
-    except TimingError as error:
-        print(error, file=sys.stderr)
+        tree = read_timing(parser.parse_args(argv).folder)
+    except Refused as error:
+        print(f"timing: {error}", file=sys.stderr)
         return EXIT_REFUSED
     for line in in_lines(tree):
         print(line)
@@ -54,4 +58,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

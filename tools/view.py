@@ -16,6 +16,7 @@ import io
 import json
 import math
 import os
+import select
 import sys
 import time
 from collections.abc import Sequence
@@ -32,8 +33,8 @@ from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.algorithms.reporting.view import LEAST_HEIGHT, as_text, frame_lines
 from appo.algorithms.reporting.view_state import ViewHistory, ViewState
 from appo.algorithms.run.folder_lock import holder
-from appo.tools.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
-from appo.tools.experiments import METRICS_FILE, STATUS_FILE
+from appo.tools.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.experiments import METRICS_FILE, STATUS_FILE, place_of, similar_to
 from appo.tools.run_status import STARTING
 from appo.utils.files import NewLines
 
@@ -139,12 +140,25 @@ def _point(record: dict[str, Any]) -> Point:
 
 def _why_none(path: Path, error: OSError) -> str:
     folder = path.parent
-    told = f"{path} cannot be read ({error.strerror}); name the folder of an experiment, such as train_dir/first"
+    told = (
+        f"{path} cannot be read ({error.strerror}){similar_to(folder)}; name the folder of an experiment, such as "
+        "train_dir/first"
+    )
     with contextlib.suppress(OSError):
         if names := sorted(found.parent.name for found in folder.glob(f"*/{STATUS_FILE}"))[:5]:
             return f"{told}; {folder} holds {', '.join(names)}"
     comes = "the file comes when a run has begun" if folder.is_dir() else "a run makes it once its checks are through"
     return f"{told}; {comes}"
+
+
+def _is_read() -> bool:
+    """Somebody may read what is printed: not where a pipe's reader, or a terminal, is gone."""
+    output = select.poll()
+    try:
+        output.register(sys.stdout, 0)
+    except OSError:  # it is no file of the system
+        return True
+    return not output.poll(0)
 
 
 def _draw_until_ended(runs: Sequence[WatchedRun]) -> None:
@@ -154,7 +168,7 @@ def _draw_until_ended(runs: Sequence[WatchedRun]) -> None:
             columns, rows = frame.size()
             frames = stacked([run.state(time.time()) for run in runs], columns, rows)
             frame.draw(as_text(frames, columns, is_terminal=True))
-            if all(run.has_ended for run in runs):
+            if all(run.has_ended for run in runs) or not _is_read():
                 return
             time.sleep(FRAME_EVERY_S)
             for run in runs:
@@ -170,7 +184,7 @@ def _print_until_ended(runs: Sequence[WatchedRun], width: int | None, *, only_on
     while True:
         frames = stacked([run.state(time.time()) for run in runs], width, _NO_LIMIT)
         print("\n".join(as_text(frames, width, is_terminal=is_terminal)), end="\n" if only_once else "\n\n", flush=True)
-        if only_once or all(run.has_ended for run in runs):
+        if only_once or all(run.has_ended for run in runs) or not _is_read():
             return
         time.sleep(PLAIN_FRAME_EVERY_S)
         for run in runs:
@@ -200,8 +214,6 @@ def main(argv: Sequence[str]) -> int:
             _print_until_ended(runs, arguments.width, only_once=arguments.once)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # its reader has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # what Python writes to at its end
     except (Refused, OSError) as error:
         print(f"view: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -210,7 +222,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(prog="view", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="of an experiment")
+    parser.add_argument("folders", nargs="+", type=place_of, metavar="folder", help="of an experiment, or its name")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="save one frame as a picture and end")
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="of --once, --svg and plain text (default: 80)")
@@ -221,4 +233,4 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

@@ -12,11 +12,10 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from appo.algorithms.run.wandb_mirror import INSTALL, Mirror, MirrorError, account_of, add_words, follow
-from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused
-from appo.tools.experiments import Found, find_experiments
+from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.experiments import Found, find_experiments, place_of
 from appo.tools.run_status import STARTING, TRAINING, status_of
 
 
@@ -24,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """Send; the exit code."""
     try:
         words = OneLineParser(prog="appo-tools wandb", description=(__doc__ or "").splitlines()[0])
-        words.add_argument("experiments", nargs="+", type=Path, help="folders, or folders that hold some")
+        words.add_argument("experiments", nargs="+", type=place_of, help="folders, or folders that hold some")
         add_words(words)
         given = words.parse_args(argv)
         if importlib.util.find_spec("wandb") is None:
@@ -51,4 +50,4 @@ def _has_ended(experiment: Found, seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(as_program(main))

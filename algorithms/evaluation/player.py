@@ -60,6 +60,7 @@ class EvaluationJob(NamedTuple):
     sampling: SamplingConfig = SamplingConfig()
     wrap_action_repeat: int = 1  # steps of the environment that one action covers
     ends_unwatched: bool = True  # after some episodes, where there are neither limits nor a window
+    is_policy_typed: bool = True  # else which of several plays is told
 
     @property
     def episodes(self) -> int | None:
@@ -108,6 +109,8 @@ def play(job: EvaluationJob) -> int:
     everybody = range(job.sampling.num_policies)
     if job.sampling.agent_policy_map:  # each plays its own agents
         return _until_stopped(functools.partial(_play, job, [_find(job, policy) for policy in everybody]))
+    if len(everybody) > 1 and not job.is_policy_typed:
+        print(_tell_policy(job), flush=True)
     exit_code = 0
     for policy in everybody if job.options.policy_index < 0 else [job.options.policy_index]:
         one = job._replace(options=dataclasses.replace(job.options, policy_index=policy))
@@ -115,6 +118,29 @@ def play(job: EvaluationJob) -> int:
         if exit_code:
             break
     return exit_code
+
+
+def _tell_policy(job: EvaluationJob) -> str:
+    """Which of several policies plays, and how to have another one."""
+    from appo.algorithms.evaluation.model_card import training_returns
+
+    means: list[float] = []
+    for policy in range(job.sampling.num_policies):
+        with contextlib.suppress(ConfigError):  # it has no checkpoint yet, or none that can be read
+            found = find_checkpoint(policy_folder(job.folder, policy), job.checkpoint_kind, job.best_metric)
+            if returns := training_returns(found):
+                means.append(sum(returns) / len(returns))
+    played, count = job.options.policy_index, job.sampling.num_policies
+    told, each = f"policy {played} of {count} policies plays", "--policy_index=-1 plays each in turn"
+    if len(means) < count:
+        return f"{told}; {each}"
+    best, listed = max(range(count), key=means.__getitem__), ", ".join(f"{mean:.4g}" for mean in means)
+    if best == played:
+        return f"{told}, the best by their newest returns in training, {listed}; {each}"
+    return (
+        f"{told}; their newest returns in training are {listed}; --policy_index={best} plays the best, "
+        "--policy_index=-1 each in turn"
+    )
 
 
 def _find(job: EvaluationJob, policy: int) -> Checkpoint:

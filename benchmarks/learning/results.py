@@ -204,7 +204,8 @@ def groups(results: Sequence[Result]) -> list[Group]:
     for name, runs in by_task.items():
         env, budget, *_ = KNOWN[name]
         end = max(KNOWN[other].frames for other in by_task if KNOWN[other].env == env)
-        found.append(group_of(env, f"{budget / 1e6:g}M frames" if envs.count(env) > 1 else "", runs, end))
+        label = f"{budget / 1e6:g}M frames" if envs.count(env) > 1 else ""
+        found.append(group_of(env, label, runs, end, budgets=[budget] * len(runs)))
     return found
 
 

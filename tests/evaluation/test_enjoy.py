@@ -325,6 +325,64 @@ def test_a_checkpoint_without_a_network_is_refused(experiment, capsys):
     assert "holds no network" in refused(capsys, *place, "--no_render")
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_cannot_be_read_is_refused_with_its_path_and_without_the_advice_to_train_anew(
+    experiment, capsys, is_named
+):
+    place, folder = experiment("CartPole-v1")
+    words = [*place[0 if is_named else 1 :], "--no_render"]
+    config = folder / "config.json"
+    whole = config.read_text()
+    for text, told in (("{", "is not JSON"), ("[]", "holds no {"), (whole.replace("CartPole", "Pole"), "CartPole-v1")):
+        config.write_text(text)
+        error = refused(capsys, *words)
+        assert told in error and "restart_behavior" not in error
+        assert str(config) in error or "experiment 'first' was trained with" in error or "Pole-v1" in error
+    config.write_text(whole.replace('"gamma": 0.99', '"gamma": 7'))
+    assert "restart_behavior" not in refused(capsys, *words)
+    config.unlink()
+    assert "restart_behavior" not in refused(capsys, *words)
+    config.write_text(whole)
+    for file in (folder / "checkpoint_p0").iterdir():
+        file.write_bytes(b"")
+    error = refused(capsys, *words)
+    assert "Nothing was changed; put back a copy\n" in error
+
+
+@pytest.mark.parametrize("word", ["first", "HERE/first", "fps=5", "nothing"])
+@pytest.mark.parametrize("has_experiment", [True, False])
+@pytest.mark.parametrize("before", [[], ["--no_render"], ["--max_num_episodes", "3"]])
+def test_a_word_of_no_option_is_refused_with_the_experiment_that_it_names(
+    experiment, capsys, tmp_path, monkeypatch, word, has_experiment, before
+):
+    experiment("CartPole-v1", name="first")
+    (tmp_path / "train_dir").mkdir()
+    (tmp_path / "first").rename(tmp_path / "train_dir" / "first")
+    if has_experiment:
+        experiment("CartPole-v1", name="default_experiment")
+        (tmp_path / "default_experiment").rename(tmp_path / "train_dir" / "default_experiment")
+    monkeypatch.chdir(tmp_path)
+    told = {
+        "first": "'first', which belongs to no option; did you mean --experiment=first?",
+        "HERE/first": "train_dir/first', which belongs to no option; did you mean --experiment=first?",
+        "fps=5": "'fps=5'; did you mean --fps=5?",
+        "nothing": "'nothing', which belongs to no option; options are typed --name=value",
+    }[word]
+    assert told in refused(capsys, *before, word.replace("HERE", "train_dir"))
+    if word == "first":
+        (tmp_path / "train_dir").rename(tmp_path / "other dir")
+        assert told in refused(capsys, *before, word, "--train_dir=other dir")
+        told = "did you mean '--train_dir=other dir' --experiment=first?"
+        assert told in refused(capsys, *before, "other dir/first")
+
+
+def test_values_behind_their_flags_are_no_words_of_no_option(experiment, capsys):
+    place, _ = experiment("CartPole-v1")
+    words = [part for word in place for part in word.split("=")]
+    assert enjoy(*words, "--no_render", "True", "--max_num_episodes", "1", "--eval_deterministic") == 0
+    assert len(episodes_of(capsys.readouterr().out)) == 1
+
+
 def test_an_environment_that_draws_nothing_cannot_be_watched(experiment, capsys):
     place, _ = experiment("synthetic_identity")
     assert "draws no images" in refused(capsys, *place, "--save_video")
@@ -405,8 +463,40 @@ def test_every_policy_of_a_population_is_scored(experiment, capsys):
     checkpoints.save(folder / "checkpoint_p1", "latest", 30, 99, found.payload)
     assert enjoy(*place, "--no_render", "--max_num_episodes=2", "--policy_index=-1") == 0
     assert len(episodes_of(capsys.readouterr().out)) == 4
+    assert "of 2 policies" not in capsys.readouterr().out
     names = sorted(path.name for path in (folder / "evaluation").glob("*.json"))
     assert names == ["policy0_step12.json", "policy1_step30.json"]
+
+
+def test_which_of_several_policies_plays_is_told_unless_it_was_typed(experiment, capsys, tmp_path):
+    place, folder = experiment("CartPole-v1", "--num_policies=2")
+    found = checkpoints.load_newest_valid(folder / "checkpoint_p0")
+    assert found is not None
+    score = [*place, "--no_render", "--max_num_episodes=1"]
+
+    def told(*words):
+        assert enjoy(*score, *words) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "of 2 policies" in line]
+
+    assert told() == [
+        "policy 0 of 2 policies plays; --policy_index=-1 plays each in turn"
+    ]  # the other has no checkpoint
+    for policy, returns in ((0, [30.0, 34.0]), (1, [213.0, 214.0])):
+        payload = found.payload | {"run_state": {"env_frames": 99, "episodes": {"returns": returns}}}
+        checkpoints.save(folder / f"checkpoint_p{policy}", "latest", 30, 99, payload)
+    assert told() == [
+        "policy 0 of 2 policies plays; their newest returns in training are 32, 213.5; --policy_index=1 plays the "
+        "best, --policy_index=-1 each in turn"
+    ]
+    assert told("--policy_index=1") == [] and told("--policy_index=0") == []
+    (tmp_path / "plan.toml").write_text("policy_index = 0\n")
+    assert told(f"--config={tmp_path / 'plan.toml'}") == []
+    payload = found.payload | {"run_state": {"env_frames": 99, "episodes": {"returns": [300.0]}}}
+    checkpoints.save(folder / "checkpoint_p0", "latest", 31, 99, payload)
+    assert told() == [
+        "policy 0 of 2 policies plays, the best by their newest returns in training, 300, 213.5; --policy_index=-1 "
+        "plays each in turn"
+    ]
 
 
 @pytest.mark.parametrize(

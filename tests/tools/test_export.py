@@ -98,3 +98,17 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path
     line = refused(capsys, tmp_path, tmp_path / "policy.onnx")
     assert "needs onnxscript, not installed here: pip install onnx onnxscript onnxruntime" in line
     assert "policy.pt2 needs none of them" in line
+
+
+def test_of_a_damaged_experiment_its_path_is_told_and_no_advice_to_train_anew(experiment, tmp_path, capsys):  # noqa: F811
+    _, folder = experiment("CartPole-v1")
+    words = [str(folder), str(tmp_path / "policy.onnx")]
+    for file in (folder / "checkpoint_p0").iterdir():
+        file.write_bytes(b"")
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "Nothing was changed; put back a copy\n" in told and told.count("\n") == 1
+    (folder / "config.json").write_text("{")
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert f"export: {folder / 'config.json'} is not JSON" in told and told.endswith("; repair it\n")

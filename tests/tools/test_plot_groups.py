@@ -126,6 +126,35 @@ def test_a_group_ends_where_fewer_than_half_of_its_seeds_have_data_and_one_seed_
     assert pair.summary.mean[alone][-1] == 10.0 and np.isnan(pair.summary.low[alone]).all()
 
 
+def test_seeds_of_few_points_that_spent_the_same_budget_end_together(tmp_path):
+    ends = {1: [(10_000, 20.0), (20_100, 60.0), (30_100, 158.0)], 2: [(10_000, 9.0), (22_000, 12.0), (30_700, 136.0)]}
+    for seed, points in ends.items():
+        write_experiment(tmp_path, f"s{seed}", points, seed=seed, train_for_env_steps=30_000)
+
+    def told():
+        (group,) = (group for group in groups_of(tmp_path) if group.label != "gamma=0.9")
+        exists = ~np.isnan(group.summary.mean)
+        return group.x[exists], group.summary.mean[exists]
+
+    _, means = told()
+    assert (np.diff(means) >= 0.0).all() and means[-1] == (158.0 + 136.0) / 2
+    write_experiment(tmp_path, "long", line(1, range(1000, 100_001, 1000)), gamma=0.9, train_for_env_steps=100_000)
+    places, means = told()
+    assert 30_700 <= places[-1] <= 30_700 + LAST_HOLDS * 100_000 and means[-1] == (158.0 + 136.0) / 2
+    # One that was stopped before says nothing of what comes after its end.
+    write_experiment(tmp_path, "stopped", ends[1][:2], seed=3, train_for_env_steps=30_000)
+    places, means = told()
+    assert means[places > 21_200][0] == (60.0 + 9.0) / 2
+
+
+@pytest.mark.parametrize("budget", ["inf", "many", None])
+def test_a_budget_that_is_no_number_is_never_spent(tmp_path, budget):
+    for seed, end in enumerate((700, 1000)):
+        write_experiment(tmp_path, f"s{seed}", line(1, range(100, end + 1, 100)), train_for_seconds=budget)
+    (group,) = groups_of(tmp_path, x="hours")
+    assert group.summary.num_seeds[-1] == 1
+
+
 def test_runs_that_overshoot_their_budget_by_different_amounts_have_all_seeds_at_the_end(tmp_path):
     for seed, end in enumerate((1000, 1003, 1004)):
         write_experiment(tmp_path, f"s{seed}", [*line(seed, range(100, 1000, 100)), (end, 10.0 * seed)], seed=seed)
@@ -197,6 +226,45 @@ def test_of_options_that_differ_those_that_were_typed_are_the_label_unless_other
     write_experiment(tmp_path, "c", line(1), gamma=0.9)
     labels = [group.label for group in groups_of(tmp_path)]
     assert labels[1:] == ["learning_rate=0.5 gamma=0.9", "learning_rate=0.001 gamma=0.9"]
+
+
+def test_a_group_is_called_by_what_it_has_typed_itself_unless_others_would_be_called_alike(tmp_path):
+    write_experiment(tmp_path, "a", line(1))
+    write_experiment(tmp_path, "b", line(1), gamma=0.9)
+    write_experiment(tmp_path, "c", line(1), lr_schedule="kl_adaptive_epoch", learning_rate=0.01)
+    write_experiment(tmp_path, "d", line(1), gamma=0.99, use_rnn=False)
+    write_experiment(tmp_path, "a2", line(1), seed=1, learning_rate=0.001)  # as the others of its group have it
+    assert [group.label for group in groups_of(tmp_path)] == [
+        "defaults",
+        "gamma=0.9",
+        "learning_rate=0.01 lr_schedule=kl_adaptive_epoch",
+        "gamma=0.99 use_rnn=False",
+    ]
+    for name, rate in (("e", 0.5), ("f", 0.7)):  # chosen by the environment: nobody has typed it
+        path = write_experiment(tmp_path, name, line(1), gamma=0.9) / "config.json"
+        path.write_text(path.read_text().replace('"learning_rate": 0.001', f'"learning_rate": {rate}'))
+    labels = [group.label for group in groups_of(tmp_path)]
+    assert labels[:2] == ["defaults", "learning_rate=0.001 gamma=0.9"]
+    assert [group.num_runs for group in groups_of(tmp_path)] == [2, 1, 1, 1, 1, 1]
+    assert labels[4:] == ["learning_rate=0.5 gamma=0.9", "learning_rate=0.7 gamma=0.9"]
+
+
+def test_however_many_and_long_the_labels_are_the_legend_is_within_the_picture(tmp_path):
+    names = ("wrap_action_repeat", "wrap_time_limit", "num_envs_per_worker", "self_play_save_every", "batch_size")
+    for number in range(40):
+        options = dict.fromkeys(names[: number % 6], 1000 + number)
+        write_experiment(tmp_path, f"run_{number}", line(1), learning_rate=number / 1000, **options)
+    long = json.dumps({"map": "SFFF" * 60, "is_slippery": False, "other": [1] * 20})
+    write_experiment(tmp_path, "long", line(1), env_kwargs=long)
+    for chosen in ([tmp_path], [tmp_path / "run_0", tmp_path / "long"], [tmp_path / f"run_{6 * n}" for n in range(7)]):
+        figure = draw_groups(groups_of(*chosen), "0_aux/avg_reward", "frames")
+        figure.draw_without_rendering()
+        whole, (legend,) = figure.bbox, figure.legends
+        box = legend.get_window_extent()
+        assert whole.x0 <= box.x0 < box.x1 <= whole.x1 and whole.y0 <= box.y0 < box.y1 <= whole.y1
+        (panel,) = figure.axes
+        assert panel.get_window_extent().height > 3.0 * figure.dpi, "there is room for the curves"
+        assert box.y1 <= panel.get_window_extent().y0
 
 
 def test_each_environment_has_a_panel_and_the_same_options_the_same_colour(tmp_path, capsys):

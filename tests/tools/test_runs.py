@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_runs_are_listed_with_their_state_and_numbers(train_dir, capsys):
     assert good == ["good", "CartPole-v1", reached, "36,000", "5", "7", "9", "6 min", "learning_rate=0.01"]
     assert dead[:2] == ["group/dead", "Acrobot-v1"]
     assert dead[2] == "died: its process is gone and has saved nothing more; the same command goes on"
-    assert dead[3:] == ["72,000", "10", "3", "20.5", "2 h", "learning_rate=0.001"]
+    assert dead[3:] == ["72,000", "10", "3", "20.5", "2 h"]  # nobody has typed its learning rate
     assert new[:3] == ["new", "Acrobot-v1", "ended: its last start did not come to training; see log/driver.txt"]
     assert new[3:7] == ["0", "-", "-", "-"]
 
@@ -151,11 +152,27 @@ def test_a_config_in_the_home_of_a_user_of_another_machine_is_one_that_is_gone(t
     assert listed(capsys, tmp_path, "--json")[1]["options"] == {"gamma": 0.9}
 
 
-def test_a_terminal_gets_a_table_that_fits(train_dir):
+def test_of_each_run_those_options_are_listed_that_it_has_typed_itself(tmp_path, capsys):
+    write_experiment(tmp_path, "rates", learning_rate=0.01, gamma=0.99)
+    write_experiment(tmp_path, "memory", use_rnn=False, lr_schedule="constant")
+    write_experiment(tmp_path, "plain", lr_schedule="constant")
+    write_experiment(tmp_path, "files", schedule_file="")
+    assert runs.main([str(tmp_path)]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    told = {name: options for name, *_, options in (line.split("  ") for line in rows)}
+    # The same in all of them: gamma and lr_schedule.
+    assert {name: text.strip() for name, text in told.items() if "=" in text} == {
+        "rates": "learning_rate=0.01",
+        "memory": "use_rnn=False",
+    }
+
+
+def shown(columns, *words):
+    """The lines of a terminal of this width, without its styles."""
     reader, writer = pty.openpty()
-    words = [sys.executable, "-m", "appo.tools.runs", str(train_dir)]
-    environment = os.environ | {"COLUMNS": "70", "TERM": "xterm"}
-    with subprocess.Popen(words, stdout=writer, cwd=ROOT, env=environment) as process:
+    command = [sys.executable, "-m", "appo.tools.runs", *map(str, words)]
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=writer, cwd=ROOT, env=environment) as process:
         os.close(writer)
         text = b""
         try:
@@ -165,8 +182,67 @@ def test_a_terminal_gets_a_table_that_fits(train_dir):
             pass
         os.close(reader)
         assert process.wait() == 0
-    lines = [line for line in text.decode().replace("\r", "").splitlines() if "\x1b" not in line]
-    assert "36,000" in text.decode() and max(map(len, lines)) <= 70
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).replace("\r", "").splitlines()]
+
+
+def test_a_terminal_gets_a_table_that_fits(train_dir):
+    lines = shown(70, train_dir)
+    assert "36,000" in "\n".join(lines) and max(map(len, lines)) <= 70
+    assert max(map(len, shown(70, train_dir, "--compare", "good", "group/dead"))) <= 70
+
+
+OPTIONS = {
+    "wrap_action_repeat": 2, "wrap_time_limit": 50, "wrap_grey": True, "self_play_anchors": "random,cautious",
+    "env_kwargs": '{"is_slippery": false, "map_name": "8x8"}', "learning_rate": 0.0006537,
+}  # fmt: skip
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Twenty runs, of which each has typed other options; the name of one is long, and one has failed."""
+    for number in range(20):
+        few = dict([*OPTIONS.items()][number % 7 :][: number % 4])
+        name = f"run_{number}" if number != 7 else "sweep/learning_rate=0.0006537,gamma=0.9527"
+        env = "CartPole-v1" if number != 8 else "pettingzoo_classic_connect_four_v3"
+        folder = write_experiment(tmp_path, name, [(500, 9.0)], env=env, **few)
+        reason = "reached train_for_env_steps=60000" if number != 9 else "learner-0 failed: ValueError: no such thing"
+        write_status(folder, state="ended", at=time.time() - 400, reason=reason, frames=60_100, returns=(7.0,))
+    return tmp_path
+
+
+def test_many_runs_are_listed_in_eighty_columns_with_whole_words(mixed):
+    lines = shown(80, mixed)
+    assert max(map(len, lines)) <= 80 and len(lines) < 3 * 20 + 5
+    heads, *lines = lines
+    places = {head: heads.index(head) for head in HEADS[:-1]}
+    first = {line.split()[0]: at for at, line in enumerate(lines) if not line.startswith(" ")}
+    assert len(first) == 20
+    for name, at in first.items():
+        row = lines[at] if len(lines[at]) > places["frames"] else lines[at + 1]  # a long name has a line of its own
+        assert row[places["state"] :].startswith("ended  ") and row[places["frames"] :].startswith("60,100  "), name
+    text = " ".join("\n".join(lines).split())
+    for option, value in OPTIONS.items():
+        assert f" {option}={value} " in f"{text} "
+    assert "pettingzoo_" in text and "…" in text, "the environment alone is cut"
+    assert "learner-0 failed: ValueError: no such thing" in text
+
+
+def test_in_a_wide_terminal_reasons_and_options_are_a_column_that_is_folded_at_blanks(mixed):
+    heads, *lines = shown(170, mixed)
+    place = heads.index("reason; options")
+    assert max(map(len, lines)) <= 170 and len(lines) > 20
+    rows = [line for line in lines if not line.startswith(" ")]
+    assert len(rows) == 20 and all(row[:place].endswith(" min  ") for row in rows)
+    text = " ".join(line[place:] for line in lines)
+    for option, value in OPTIONS.items():
+        assert f" {option}={value} " in f"{text} "
+    assert rows[0][place:] == "reached train_for_env_steps=60000" and "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60])
+def test_a_terminal_that_is_too_narrow_for_the_numbers_has_no_broken_lines(mixed, columns):
+    lines = shown(columns, mixed)
+    assert max(map(len, lines)) <= columns and len([line for line in lines if "run_" in line]) == 19
 
 
 @pytest.mark.parametrize(

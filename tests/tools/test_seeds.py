@@ -19,6 +19,8 @@ def test_a_point_is_in_force_until_the_next_one_and_nothing_is_known_outside():
     same(align([([2, 4], [10, 20]), ([0.5], [7]), ([], [])], grid), [[NAN, 10, 10, 20, NAN], [NAN] * 5, [NAN] * 5])
     same(align([([1, 1.5, 5], [1, 2, 3])], grid), [[1, 2, 2, 2, 3]])
     same(align([([2, 3.5], [10, 20])], grid, last_holds=1.0), [[NAN, 10, 10, 20, NAN]])
+    two = [([2], [10]), ([2], [20])]
+    same(align(two, grid, last_holds=np.array([0.0, 2.0])), [[NAN, 10, NAN, NAN, NAN], [NAN, 20, 20, 20, NAN]])
 
 
 def test_a_running_mean_looks_back_over_what_exists():

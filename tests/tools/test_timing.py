@@ -33,9 +33,25 @@ def test_a_folder_without_times_is_refused_in_one_line(tmp_path, capsys, content
         (tmp_path / "timing.json").write_text(content)
     assert main([str(tmp_path)]) == EXIT_REFUSED
     told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    assert told.startswith("timing: ") and message in told and told.count("\n") == 1
 
 
-def test_without_a_folder_it_says_what_it_does(capsys):
-    assert main([]) == EXIT_REFUSED and main(["--help"]) == EXIT_OK
-    assert capsys.readouterr().out.count("timing.json") == 2
+def test_what_is_no_name_of_a_folder_is_refused_in_one_line(capsys):
+    assert main(["x" * 300]) == EXIT_REFUSED
+    told = capsys.readouterr().err
+    assert "File name too long" in told and told.count("\n") == 1
+
+
+def test_its_help_says_what_it_does(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == EXIT_OK and "timing.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [([], "are required: folder"), (["a", "b"], "unrecognized arguments: b")]
+)
+def test_without_a_folder_or_with_several_it_is_refused_in_one_line(capsys, words, message):
+    assert main(words) == EXIT_REFUSED
+    told = capsys.readouterr()
+    assert told.err.startswith("timing: ") and message in told.err and told.err.count("\n") == 1 and told.out == ""
