@@ -6,23 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appo.algorithms.evaluation.player import EvaluationJob
-    from appo.algorithms.run.config import RunConfig
 
 log = logging.getLogger(__name__)
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
-_ON_OR_OFF = ("true", "1", "yes", "false", "0", "no")
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +60,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     Raises:
         ConfigError: it cannot be played; the message says what could.
     """
-    from appo.algorithms.config import resolve_evaluation
+    from appo.algorithms.config import place_of, resolve_evaluation
     from appo.algorithms.evaluation.config import without_restart
     from appo.algorithms.run.config import torch_device
     from appo.algorithms.train_config import with_values
@@ -74,7 +71,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     try:
         config, options, typed = resolve_evaluation(argv)
     except ConfigError as error:
-        place = _place_of(argv)  # whose `folder` cannot be told where the home is nobody's
+        place = place_of(argv)  # whose `folder` cannot be told where the home is nobody's
         folder = Path(place.train_dir, place.experiments_root, place.experiment)
         raise ConfigError(without_restart(str(error), folder)) from error
     device = torch_device(config.run.device)
@@ -108,7 +105,7 @@ def _require_options(argv: Sequence[str]) -> None:
     """
     from appo.algorithms.evaluation.config import EvaluationConfig
     from appo.algorithms.train_config import groups_for
-    from appo.utils.cli import COMMAND_LINE, asks_for_help, declared_options, parse
+    from appo.utils.cli import BOOLEANS, COMMAND_LINE, asks_for_help, declared_options, parse
     from appo.utils.options import ConfigError
 
     if asks_for_help(argv):
@@ -116,7 +113,7 @@ def _require_options(argv: Sequence[str]) -> None:
     evaluation: dict[str, type] = {"evaluation": EvaluationConfig}
     switches = {f"--{name}" for name, each in declared_options(evaluation).items() if each.kind is bool}
     for flag, word in zip(["", *argv], argv, strict=False):
-        is_switch = f"--{flag.removeprefix('--').replace('-', '_')}" in switches and word.lower() not in _ON_OR_OFF
+        is_switch = f"--{flag.removeprefix('--').replace('-', '_')}" in switches and word.lower() not in BOOLEANS
         if word.startswith("-") or (flag.startswith("--") and "=" not in flag and not is_switch):
             continue
         if meant := _experiment_named(word, argv):
@@ -126,25 +123,16 @@ def _require_options(argv: Sequence[str]) -> None:
 
 def _experiment_named(word: str, argv: Sequence[str]) -> str:
     """What to type for an experiment of this name, or in this folder; empty where there is none."""
+    from appo.algorithms.config import place_of
     from appo.algorithms.run.config import CONFIG_FILE
 
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no name of a file, or of nobody's home
-        root = _place_of(argv).folder.parent
+        root = place_of(argv).folder.parent
         for folder in (root / word, Path(word)):
             if (folder / CONFIG_FILE).is_file():
                 place, name = folder.resolve().parent, f"--experiment={folder.resolve().name}"
                 return name if place == root.resolve() else shlex.join([f"--train_dir={folder.parent}", name])
     return ""
-
-
-def _place_of(argv: Sequence[str]) -> RunConfig:
-    """The experiment that a command line names."""
-    from appo.algorithms.run.config import RunConfig
-    from appo.utils.cli import typed_word
-
-    names = ("experiment", "train_dir", "experiments_root")
-    typed: dict[str, Any] = {name: value for name in names if (value := typed_word(argv, name)) is not None}
-    return dataclasses.replace(RunConfig(), **typed)
 
 
 def _is_typed(argv: Sequence[str], option: str) -> bool:

@@ -275,7 +275,7 @@ def with_env_of_experiment(argv: Sequence[str]) -> list[str]:
     cli.require_text(argv)
     if cli.typed_word(with_files(argv)[0], "env") is not None:
         return list(argv)
-    run = _place_of(argv)
+    run = place_of(argv)
     run.check_combinations()
     try:
         has_begun = (run.folder / CONFIG_FILE).is_file()
@@ -292,7 +292,7 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
     """
     if cli.typed_word(argv, "env") is not None or cli.asks_for_help(argv):
         return argv
-    run = _place_of(argv)
+    run = place_of(argv)
     run.check_combinations()
     path = run.folder / CONFIG_FILE
     try:
@@ -306,14 +306,15 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
     return [f"--env={env}", *argv]
 
 
-def _place_of(argv: Sequence[str]) -> RunConfig:
+def place_of(argv: Sequence[str]) -> RunConfig:
+    """The experiment that a command line names: name and folders of it, anything else as by default."""
     place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
     return dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
 
 
 def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     """config.json of the experiment that the command line names; nothing when there is none to go on from."""
-    run = _place_of(argv)
+    run = place_of(argv)
     if not env or cli.asks_for_help(argv) or (only_resume and run.restart_behavior != "resume"):
         return Saved({}, ())
     if only_resume and cli.typed_flag(argv, "benchmark") and cli.typed_word(argv, "experiment") is None:

@@ -254,9 +254,6 @@ def check_words(argv: Sequence[str]) -> None:
             raise ConfigError(f"{COMMAND_LINE} sets {option}={value!r}; {hints[value]}")
 
 
-_AS_JSON = {"true": "true", "yes": "true", "false": "false", "no": "false", "None": "null"}
-
-
 def translated(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command line with our names, and a line for each that was another; words after the program's name.
 
@@ -294,6 +291,9 @@ def _object_in(text: str | None) -> dict[str, Any]:
     """The JSON object of a word; what is none is refused where all options are."""
     found = _value_of(text) if text else {}
     return found if isinstance(found, dict) else {}
+
+
+_AS_JSON = {"true": "true", "yes": "true", "false": "false", "no": "false", "None": "null"}
 
 
 def _value_of(text: str) -> Any:

@@ -30,7 +30,7 @@ _MORE_HELP = """{description}
   {groups}
 - --help --env=NAME: with the options of that environment, and what it starts from
 - --version; --completion=SHELL: a script that completes options in {shells}"""
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 _MAX_INTEGER = 2**63 - 1  # counters are 64-bit
 _NEGATIVE = re.compile(r"-\.?\d")  # how a number begins that could be taken for an option
@@ -172,7 +172,7 @@ def typed_flag(argv: Sequence[str], name: str) -> bool:
     """Whether a flag that is on or off is typed, and on."""
     value = typed_word(argv, name)
     is_there = any(word in (f"--{name}", f"--{name.replace('_', '-')}") for word in argv)
-    return is_there if value is None else _BOOLEANS.get(value.lower(), True)
+    return is_there if value is None else BOOLEANS.get(value.lower(), True)
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
@@ -414,8 +414,8 @@ def _expected(entry: Declared, kind: Any) -> str:
 def _read_bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.lower() in _BOOLEANS:
-        return _BOOLEANS[value.lower()]
+    if isinstance(value, str) and value.lower() in BOOLEANS:
+        return BOOLEANS[value.lower()]
     raise ValueError
 
 

@@ -5,7 +5,6 @@ There is no table: an encoder is a module of the package `encoders`. Registering
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -19,7 +18,7 @@ from appo.algorithms.specs import ELAPSED_STEPS
 from appo.envs.api import ObservationLeaf
 from appo.envs.faults import FAILURES
 from appo.envs.own_code import import_own, told
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, nearest_names
 
 AUTO = "auto"
 _MEDIUM_IMAGE = 36  # pixels of the shorter side
@@ -62,8 +61,8 @@ def find_encoder(name: str) -> type[Encoder]:
     is_ours = not attribute and name in encoder_names()
     if not attribute and not is_ours and not Path(f"{name}.py").is_file():
         known = [AUTO, *encoder_names(), *(file.stem for file in Path().glob("*.py"))]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}? There" if close else "there"
+        close = nearest_names(name, known)
+        hint = f"did you mean {' or '.join(close)}? There" if close else "there"
         raise ConfigError(
             f"encoder={name!r} does not exist; {hint} are {', '.join([AUTO, *encoder_names()])}, or one of your own: "
             "my_file for the class Encoder of my_file.py in this folder, or package.module:Class"
