@@ -118,7 +118,9 @@ def test_a_callback_that_cannot_be_imported_is_refused_before_anything_is_writte
 
 
 def test_a_budget_that_is_spent_before_anything_was_learned_is_told_as_such(start):
-    run = start(*SMALL, "--train_for_env_steps=50")
+    # Steps so slow that a driver which looks late still comes before an iteration is full.
+    slow = ["--synthetic_step_ms=5", "--batch_size=1024", "--num_batches_per_iteration=2"]
+    run = start(*SMALL, *slow, "--train_for_env_steps=50", env="synthetic_slow")
     assert run.end() == 0, run.output
     lines = run.output.splitlines()
     warned = next(number for number, line in enumerate(lines) if "=50 may be spent before this start learns" in line)
