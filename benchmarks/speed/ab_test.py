@@ -4,10 +4,14 @@
     python -m benchmarks.speed.ab_test --other=../before --env=cartpole --turns=40 --seconds=8
     python -m benchmarks.speed.ab_test --other=. --ours="--worker_num_splits=4" --env=breakout an option, not a tree
     python -m benchmarks.speed.ab_test --other=. --terminal                 what it costs to be watched in a terminal
+    python -m benchmarks.speed.ab_test --other=. --pairs=8 --turns=8        finer than 2 percent: runs differ, too
 
 Starting anew for every measurement costs more time than measuring, and a machine drifts by ten percent meanwhile. Here
 both are started once and stopped in turns (SIGSTOP to every process), so that each turn of one stands beside a turn of
 the other a few seconds away. Options of both runs may follow after --. Nothing else should run on the machine.
+
+Two runs of one tree differ by 1 to 2 percent for as long as they live. The turns of one pair of runs cannot show that;
+with --pairs the confidence interval is that of the ratios of several pairs, each started anew.
 
 Where speed depends on what has been learned, two runs of the same tree differ: doom_basic's by 13 percent once, since a
 better policy begins more episodes. There, `-- --learning_rate=1e-9` keeps both at the same policy.
@@ -30,10 +34,10 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.measuring import ROOT, MeasurementError, show, started
+from benchmarks.measuring import ROOT, MeasurementError, show, started, tell
 from benchmarks.ours import COMPARISON, TASKS, OurRun, our_run
 
-COLUMNS = ("tree", "frames per second", "smallest turn", "largest turn")
+COLUMNS = ("pair", "tree", "frames per second", "smallest turn", "largest turn")
 START_LIMIT_S = 120.0
 WARM_UP_S = 20.0
 SETTLE_S = 1.0  # of a turn: batches that were on their way when it was stopped
@@ -105,11 +109,18 @@ class Runner:
         return told
 
 
+class Rates(NamedTuple):
+    """Frames per second of a pair of runs, turn beside turn."""
+
+    ours: list[float]
+    others: list[float]
+
+
 class Verdict(NamedTuple):
     """How fast one is in units of the other."""
 
     ratio: float
-    low: float  # with 95 % confidence, by Student's t of the turns
+    low: float  # with 95 % confidence, by Student's t
     high: float
 
     @classmethod
@@ -119,6 +130,13 @@ class Verdict(NamedTuple):
         middle, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
         reach = student_t(len(logs) - 1) * error
         return cls(*(math.exp(middle + way * reach) for way in (0.0, -1.0, 1.0)))
+
+    @classmethod
+    def over(cls, pairs: Sequence[Rates]) -> Verdict:
+        """From the ratios of several pairs of runs; of one pair, from its turns."""
+        if len(pairs) == 1:
+            return cls.of(*pairs[0])
+        return cls.of([cls.of(*rates).ratio for rates in pairs], [1.0] * len(pairs))
 
 
 def student_t(degrees: int) -> float:
@@ -149,30 +167,35 @@ def _student_within(angle: float, degrees: int) -> float:
     return 2 / math.pi * (angle + total) if degrees % 2 else total
 
 
+class Side(NamedTuple):
+    """One of the two that are compared."""
+
+    name: str
+    tree: Path
+    options: Sequence[str]  # in addition to the task's
+    in_terminal: bool = False  # it is shown in a terminal, not told to a file
+
+
 @contextlib.contextmanager
-def running(
-    task: str, options: Sequence[str], tree: Path, folder: Path, *, in_terminal: bool = False
-) -> Iterator[Runner]:
-    """A run of one tree, frozen once it has warmed up.
+def running(task: str, side: Side, folder: Path) -> Iterator[Runner]:
+    """A run of one side, frozen once it has warmed up.
 
     Args:
         task: of `TASKS`.
-        options: in addition to the task's.
-        tree: where its program is.
-        folder: for what it writes.
-        in_terminal: it is shown in a terminal, not told to a file.
+        side: what runs.
+        folder: for what it writes; not there yet.
 
     Raises:
         MeasurementError: it does not count frames.
     """
-    folder.mkdir()
-    run, log = our_run([*TASKS[task].split(), *COMPARISON.split(), *options], folder), folder / "log.txt"
-    command = [*IN_TERMINAL, *run.command] if in_terminal else run.command
-    with started(command, log, cwd=tree) as (process, _):
+    folder.mkdir(parents=True)
+    run, log = our_run([*TASKS[task].split(), *COMPARISON.split(), *side.options], folder), folder / "log.txt"
+    command = [*IN_TERMINAL, *run.command] if side.in_terminal else run.command
+    with started(command, log, cwd=side.tree) as (process, _):
         runner, deadline = Runner(run, psutil.Process(process.pid)), time.monotonic() + START_LIMIT_S
         while runner.told()[1] == 0:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise MeasurementError(f"{tree}: no frame; see {log}: {log.read_text()[-500:]}")
+                raise MeasurementError(f"{side.tree}: no frame; see {log}: {log.read_text()[-500:]}")
             time.sleep(POLL_S)
         time.sleep(WARM_UP_S)
         runner.freeze()
@@ -182,7 +205,7 @@ def running(
             runner.thaw()
 
 
-def take_turns(ours: Runner, other: Runner, turns: int, seconds: float) -> tuple[list[float], list[float]]:
+def take_turns(ours: Runner, other: Runner, turns: int, seconds: float) -> Rates:
     """Frames per second of each turn; the first one alternates, so that a drift favours neither.
 
     Raises:
@@ -194,15 +217,61 @@ def take_turns(ours: Runner, other: Runner, turns: int, seconds: float) -> tuple
             runner.thaw()
             rates[runner].append(runner.frames_per_second(seconds))
             runner.freeze()
-    return rates[ours], rates[other]
+    return Rates(rates[ours], rates[other])
+
+
+def measure_pairs(
+    task: str, sides: tuple[Side, Side], pairs: int, turns: int, seconds: float, folder: Path
+) -> Iterator[Rates]:
+    """Start both sides anew for each pair, this tree first in every other one.
+
+    Raises:
+        MeasurementError: a run ended, or does not count frames.
+    """
+    for pair in range(pairs):
+        with contextlib.ExitStack() as stack:
+            order = (0, 1) if pair % 2 == 0 else (1, 0)
+            runs = {at: stack.enter_context(running(task, sides[at], folder / f"{pair}_{at}")) for at in order}
+            rates = take_turns(runs[0], runs[1], turns, seconds)
+        yield rates
+
+
+def rows(pair: int, sides: tuple[Side, Side], rates: Rates) -> list[list[str]]:
+    """The cells of both sides of one pair."""
+    return [
+        [str(pair), side.name, f"{statistics.median(turns):.0f}", f"{min(turns):.0f}", f"{max(turns):.0f}"]
+        for side, turns in zip(sides, rates, strict=True)
+    ]
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table; 1 when this tree is slower by more than was allowed, 2 when nothing was measured."""
+    chosen, sides = _parse(argv)
+    measured: list[Rates] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            for rates in measure_pairs(chosen.env, sides, chosen.pairs, chosen.turns, chosen.seconds, Path(scratch)):
+                measured.append(rates)
+                if chosen.pairs > 1:
+                    tell(f"pair {len(measured)} of {chosen.pairs}: this / other {Verdict.of(*rates).ratio:.3f}")
+        except MeasurementError as error:
+            print(f"ab_test: {error}", file=sys.stderr)
+            return EXIT_NOT_MEASURED
+    show(COLUMNS, [row for pair, rates in enumerate(measured, start=1) for row in rows(pair, sides, rates)])
+    verdict = Verdict.over(measured)
+    source = f"{chosen.pairs} pairs of runs" if chosen.pairs > 1 else "the turns of these two runs"
+    ratio, low, high = (f"{value:.3f}" for value in verdict)
+    tell(f"this / other: {ratio}, with 95 % confidence {low} .. {high}, from {source}")
+    return EXIT_SLOWER if verdict.ratio < 1.0 - chosen.allowed else 0
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[Side, Side]]:
+    """What was typed, and what is compared; exits when that cannot be measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, required=True, help="the folder of the other tree")
     parser.add_argument("--env", choices=tuple(TASKS), default="cartpole", help="the task")
-    parser.add_argument("--turns", type=int, default=40, help="of each")
+    parser.add_argument("--pairs", type=int, default=1, help="pairs of runs, each started anew")
+    parser.add_argument("--turns", type=int, default=40, help="of each run")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a turn")
     parser.add_argument("--allowed", type=float, default=0.02, help="share by which this tree may be slower")
     parser.add_argument("--ours", default="", help="further options of this tree's run only")
@@ -212,30 +281,10 @@ def main(argv: Sequence[str]) -> int:
     other = chosen.other.absolute()
     if not (other / "train_appo.py").is_file():
         parser.error(f"--other={chosen.other} holds no train_appo.py")
-    if chosen.turns < 2 or chosen.seconds < 4.0:
-        parser.error("--turns must be at least 2 and --seconds at least 4")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        try:
-            with (
-                running(
-                    chosen.env,
-                    [*chosen.options, *shlex.split(chosen.ours)],
-                    ROOT,
-                    folder / "this",
-                    in_terminal=chosen.terminal,
-                ) as ours,
-                running(chosen.env, chosen.options, other, folder / "other") as theirs,
-            ):
-                rates = take_turns(ours, theirs, chosen.turns, chosen.seconds)
-        except MeasurementError as error:
-            print(f"ab_test: {error}", file=sys.stderr)
-            return EXIT_NOT_MEASURED
-    named = zip(("this", str(chosen.other)), rates, strict=True)
-    show(COLUMNS, [[n, f"{statistics.median(r):.0f}", f"{min(r):.0f}", f"{max(r):.0f}"] for n, r in named])
-    verdict = Verdict.of(*rates)
-    print(f"this / other: {verdict.ratio:.3f}, with 95 % confidence {verdict.low:.3f} .. {verdict.high:.3f}")
-    return EXIT_SLOWER if verdict.ratio < 1.0 - chosen.allowed else 0
+    if chosen.pairs < 1 or chosen.turns < 2 or chosen.seconds < 4.0:
+        parser.error("--pairs must be at least 1, --turns at least 2 and --seconds at least 4")
+    ours = Side("this", ROOT, [*chosen.options, *shlex.split(chosen.ours)], chosen.terminal)
+    return chosen, (ours, Side(str(chosen.other), other, chosen.options))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.measuring import ROOT, MeasurementError
 from benchmarks.ours import our_run
 from benchmarks.speed import ab_test
-from benchmarks.speed.ab_test import Runner, Verdict, main, running, student_t, take_turns
+from benchmarks.speed.ab_test import Rates, Runner, Side, Verdict, main, measure_pairs, running, student_t, take_turns
 
 
 def test_the_ratio_is_that_of_neighbouring_turns_with_what_they_leave_open():
@@ -30,6 +30,29 @@ def test_few_turns_leave_more_open_than_the_normal_distribution_says():
     verdict = Verdict.of([math.exp(log) for log in logs], [1.0, 1.0, 1.0])
     reach = 4.30265 * math.sqrt(0.07 / 3)
     assert verdict == pytest.approx((math.exp(0.3), math.exp(0.3 - reach), math.exp(0.3 + reach)), rel=1e-5)
+
+
+def test_several_pairs_leave_open_how_much_runs_differ():
+    steady = [Rates([a, a], [100.0, 100.0]) for a in (110.0, 121.0)]  # no turn differs, and the second run is faster
+    assert Verdict.over(steady[:1]) == pytest.approx((1.1, 1.1, 1.1))
+    middle, reach = math.log(1.1) * 1.5, 12.7062 * math.log(1.1) / 2  # deviation of two: their distance / sqrt(2)
+    assert Verdict.over(steady) == pytest.approx([math.exp(middle + way * reach) for way in (0, -1, 1)], rel=1e-4)
+
+
+def test_each_pair_is_started_anew_and_each_side_is_first_in_every_other_one(monkeypatch, tmp_path):
+    order = []
+
+    @contextlib.contextmanager
+    def runs(task, side, folder):
+        order.append((side.name, folder))
+        yield side.name
+
+    monkeypatch.setattr(ab_test, "running", runs)
+    monkeypatch.setattr(ab_test, "take_turns", lambda ours, other, turns, seconds: Rates([ours], [other]))
+    sides = Side("this", ROOT, []), Side("other", ROOT, [])
+    assert list(measure_pairs("cartpole", sides, 3, 2, 4.0, tmp_path)) == [Rates(["this"], ["other"])] * 3
+    assert [name for name, _ in order] == ["this", "other", "other", "this", "this", "other"]
+    assert len({folder for _, folder in order}) == 6
 
 
 class Silent(Runner):
@@ -60,12 +83,16 @@ def test_what_was_not_measured_has_another_exit_code_than_what_is_slower(monkeyp
     monkeypatch.setattr(ab_test, "running", fails)
     assert main([f"--other={ROOT}"]) == 2 and "ab_test: it ended" in capsys.readouterr().err
     monkeypatch.setattr(ab_test, "running", lambda *run, **how: contextlib.nullcontext())
-    monkeypatch.setattr(ab_test, "take_turns", lambda *run: ([50.0, 51.0], [100.0, 100.0]))
-    assert main([f"--other={ROOT}"]) == 1
+    monkeypatch.setattr(ab_test, "take_turns", lambda *run: Rates([50.0, 51.0], [100.0, 100.0]))
+    assert main([f"--other={ROOT}"]) == 1 and "from the turns of these two runs" in capsys.readouterr().out
+    assert main([f"--other={ROOT}", "--pairs=2"]) == 1
+    out = capsys.readouterr().out
+    assert "pair 2 of 2: this / other 0.505" in out and "from 2 pairs of runs" in out
 
 
 @pytest.mark.parametrize(
-    "argv", [["--other=nowhere"], [f"--other={ROOT}", "--turns=1"], [f"--other={ROOT}", "--seconds=1"]]
+    "argv",
+    [["--other=nowhere"], *([f"--other={ROOT}", word] for word in ("--turns=1", "--seconds=1", "--pairs=0"))],
 )
 def test_what_cannot_be_measured_is_refused(argv):
     with pytest.raises(SystemExit, match="2"):
@@ -77,8 +104,8 @@ def test_a_run_stands_still_while_it_is_not_its_turn_and_goes_on(tmp_path, monke
     monkeypatch.setattr(ab_test, "WARM_UP_S", 0.0)
     options = ["--num_envs_per_worker=8", "--mlp_layers=64", "--check_env=False"]
     with (
-        running("cartpole", options, ROOT, tmp_path / "one", in_terminal=True) as one,
-        running("cartpole", options, ROOT, tmp_path / "two") as two,
+        running("cartpole", Side("one", ROOT, options, in_terminal=True), tmp_path / "one") as one,
+        running("cartpole", Side("two", ROOT, options), tmp_path / "two") as two,
     ):
         before = one.told()
         time.sleep(1.5)
