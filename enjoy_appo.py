@@ -60,8 +60,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     Raises:
         ConfigError: it cannot be played; the message says what could.
     """
-    from appo.algorithms.config import place_of, resolve_evaluation
-    from appo.algorithms.evaluation.config import without_restart
+    from appo.algorithms.config import resolve_evaluation
     from appo.algorithms.run.config import torch_device
     from appo.algorithms.train_config import with_values
     from appo.envs.option_wrappers import env_of
@@ -71,9 +70,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     try:
         config, options, typed = resolve_evaluation(argv)
     except ConfigError as error:
-        place = place_of(argv)  # whose `folder` cannot be told where the home is nobody's
-        folder = Path(place.train_dir, place.experiments_root, place.experiment)
-        raise ConfigError(without_restart(str(error), folder)) from error
+        raise ConfigError(error.told) from error
     device = torch_device(config.run.device)
     env = env_of(config.env)
     changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}

@@ -41,19 +41,19 @@ from appo.algorithms.checkpoint_names import (
 )
 from appo.utils.failpoints import failpoint
 from appo.utils.files import anonymous_file, atomic_write, remove_temporaries
+from appo.utils.options import Refusal
 
 _MAGIC = b"APPOckp1"
 # What to do when no checkpoint can be used.
-REMEDY = "put back a copy, or begin anew with --restart_behavior=restart, which keeps the files"
+REMEDY = "put back a copy"
+OR_BEGIN_ANEW = ", or begin anew with --restart_behavior=restart, which keeps the files"
 _PIECE_BYTES = 2**20  # that a file is copied in
 _TRAILER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(Refusal, RuntimeError):
     """A checkpoint cannot be written, read or trusted. The message says what is untouched and what would work."""
-
-    retryable = False  # another try would end the same way
 
 
 class Archive:
@@ -232,7 +232,7 @@ def load_newest_valid(
     others = [path for each in resumable for path in list_checkpoints(folder, each) if path not in candidates]
     if not candidates and not others:
         return None
-    raise CheckpointError(_none_left(folder, kind, warnings, others))
+    raise _none_left(folder, kind, warnings, others)
 
 
 def best_metric(folder: Path, metric_name: str, up_to: Checkpoint, why_unusable: Callable[[Checkpoint], str]) -> float:
@@ -386,12 +386,12 @@ def _require_plain(value: Any, where: str) -> None:
         raise TypeError(f"{where} is a {type(value).__name__}; checkpoints hold tensors and plain Python values")
 
 
-def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path]) -> str:
+def _none_left(folder: Path, kind: str, warnings: list[str], others: list[Path]) -> CheckpointError:
     reasons = "; ".join(warnings) if warnings else f"there is none of kind {kind!r}"
-    remedy = REMEDY
+    told = f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; "
     if others:  # milestones: for a kind that a run goes on from, all else has been tried
-        remedy = f"copy a milestone into the folder, such as {others[0]}"
-    return f"no checkpoint in {folder} can be used: {reasons}. Nothing was changed; {remedy}"
+        return CheckpointError(f"{told}copy a milestone into the folder, such as {others[0]}")
+    return CheckpointError(told + REMEDY, OR_BEGIN_ANEW)
 
 
 def _first_line(error: Exception) -> str:

@@ -24,7 +24,16 @@ from appo.algorithms.familiar_words import check_words
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.option_hints import hint_of, last_hint_of
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
-from appo.algorithms.saved_config import LOCATION, NOT_RESTORED, REPAIR, Saved, parse_saved, read_saved, text_of
+from appo.algorithms.saved_config import (
+    LOCATION,
+    NOT_RESTORED,
+    OR_BEGIN_ANEW,
+    REPAIR,
+    Saved,
+    parse_saved,
+    read_saved,
+    text_of,
+)
 from appo.algorithms.train_config import (
     TrainConfig,
     auxiliary_type,
@@ -300,9 +309,9 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment in {run.folder}{run.neighbours()}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}", OR_BEGIN_ANEW) from error
     if not env:
-        raise ConfigError(f"{path} names no environment; {REPAIR}")
+        raise ConfigError(f"{path} names no environment; {REPAIR}", OR_BEGIN_ANEW)
     return [f"--env={env}", *argv]
 
 
@@ -329,9 +338,9 @@ def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str)
     dropped = cli.declared_options({"auxiliary": auxiliary_type(before)}) if before and before != auxiliary else {}
     kept = {name: value for name, value in saved.options.items() if name in options or name not in dropped}
     try:
-        checked = cli.check_layer(kept, options, CONFIG_FILE)
+        checked = cli.check_layer(kept, options, saved.source)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {REPAIR}") from error
+        raise ConfigError(f"{error}; {REPAIR}", OR_BEGIN_ANEW) from error
     return {name: value for name, value in checked.items() if name not in NOT_RESTORED}
 
 

@@ -15,7 +15,8 @@ LOCATION = ("experiment", "train_dir", "experiments_root", "restart_behavior", "
 # start from the best checkpoint does not mean that all later ones throw away what came after it.
 NOT_RESTORED = (*LOCATION, "debug", "view", "autotune", "load_checkpoint_kind")
 CHOSEN_ANEW = ("seed", "num_workers")  # for each experiment and machine, unless somebody typed them
-REPAIR = "repair it, or type --restart_behavior=restart to move the experiment aside and begin anew"
+REPAIR = "repair it"
+OR_BEGIN_ANEW = ", or type --restart_behavior=restart to move the experiment aside and begin anew"
 
 
 class Saved(NamedTuple):
@@ -23,6 +24,7 @@ class Saved(NamedTuple):
 
     options: dict[str, Any]
     typed: tuple[str, ...]
+    source: str = ""  # where it was read, for errors
 
 
 def read_saved(path: Path, env: str) -> Saved | None:
@@ -34,18 +36,19 @@ def read_saved(path: Path, env: str) -> Saved | None:
     if not _exists(path):
         if any(path.parent.glob("checkpoint_p*/*.pth")):
             raise ConfigError(
-                f"{path.parent} holds checkpoints but no {path.name}; put it back, type another --experiment, or move "
-                "the folder aside with --restart_behavior=restart"
+                f"{path.parent} holds checkpoints but no {path.name}; put it back, or type another --experiment",
+                ", or move the folder aside with --restart_behavior=restart",
             )
         return None
     try:
         saved = parse_saved(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; {REPAIR}", OR_BEGIN_ANEW) from error
     if saved.options.get("env") != env:
         raise ConfigError(
             f"experiment {path.parent.name!r} was trained with env={saved.options.get('env')!r}, not {env!r}; type "
-            "another --experiment, or --restart_behavior=restart to begin anew"
+            "another --experiment",
+            ", or --restart_behavior=restart to begin anew",
         )
     return saved
 
@@ -66,12 +69,12 @@ def parse_saved(text: str, source: str) -> Saved:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:  # no JSON, or what only an attacker writes
-        raise ConfigError(f"{source} is not JSON: {error}; {REPAIR}") from error
+        raise ConfigError(f"{source} is not JSON: {error}; {REPAIR}", OR_BEGIN_ANEW) from error
     options = document.get("options") if isinstance(document, dict) else None
     typed = document.get("typed", []) if isinstance(document, dict) else None
     if not isinstance(options, dict) or not options or not isinstance(typed, list):
-        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {REPAIR}')
-    return Saved(options, tuple(str(name) for name in typed))
+        raise ConfigError(f'{source} holds no {{"options": {{...}}, "typed": [...]}}; {REPAIR}', OR_BEGIN_ANEW)
+    return Saved(options, tuple(str(name) for name in typed), source)
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.evaluation.config import without_restart
 from appo.algorithms.familiar_words import SYNONYMS
 from appo.algorithms.run.config import CONFIG_FILE, MOVED_ASIDE, RunConfig
 from appo.algorithms.saved_config import Saved, parse_saved
@@ -108,7 +107,7 @@ def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
     except FileNotFoundError:
         return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
     except (OSError, ConfigError) as error:
-        told = " ".join(without_restart(str(error)).split())
+        told = " ".join((error.told if isinstance(error, ConfigError) else str(error)).split())
         return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({told})"
     return saved.options, _typed_by_hand(folder, saved, frozenset()), ""
 

@@ -12,10 +12,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
-class ConfigError(ValueError):
-    """What a user typed, or a file holds, that cannot be run. The message says what would work."""
+class Refusal(Exception):
+    """What cannot be run. The message says what would work.
+
+    Args:
+        told: what is wrong, and what would work.
+        when_training: the rest of the sentence, for who trains: what would work as well.
+    """
 
     retryable = False  # another try would end the same way
+
+    def __init__(self, told: str = "", when_training: str = "") -> None:
+        super().__init__(told + when_training)
+        self.told = told  # for who only reads what was trained
+
+
+class ConfigError(Refusal, ValueError):
+    """What a user typed, or a file holds, that cannot be run."""
 
 
 MUTATIONS = ("scale", "one_minus")

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from appo.utils.options import ConfigError, option
 
 VIDEOS = "videos"  # folder of an experiment's videos
-_CONFIG_FILE = "config.json"  # of an experiment
 _SLOWEST_FPS = 0.1  # an image every ten seconds
-_TO_BEGIN_ANEW = re.compile(r",? or [^,;]*--restart_behavior=restart[^;]*$")  # the last advice of a refusal
-
-
-def without_restart(refusal: str, folder: Path | None = None) -> str:
-    """What training says of a damaged experiment, for who only reads it: without the advice to begin it anew.
-
-    Args:
-        refusal: the message.
-        folder: of the experiment, where the message may name its config.json without a path.
-    """
-    told = _TO_BEGIN_ANEW.sub("", refusal)
-    return str(folder / told) if folder is not None and told.startswith(f"{_CONFIG_FILE} ") else told
 
 
 @dataclass(frozen=True)

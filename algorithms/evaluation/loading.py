@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from appo.algorithms import checkpoints
 from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
-from appo.algorithms.evaluation.config import without_restart
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.config import ModelConfig
 from appo.envs.api import EnvSpec
@@ -64,7 +63,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     try:
         config = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"]).config
     except ConfigError as error:
-        raise ConfigError(without_restart(str(error), folder)) from error
+        raise ConfigError(error.told) from error
     if not 0 <= policy < config.sampling.num_policies:
         raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
     run = dataclasses.replace(config.run, device=str(device))
@@ -91,7 +90,7 @@ def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoin
     try:
         found = checkpoints.load_newest_valid(folder, kind, metric_name=best_metric)
     except CheckpointError as error:
-        raise ConfigError(without_restart(str(error))) from error
+        raise ConfigError(error.told) from error
     if found is None:
         raise ConfigError(f"there is no checkpoint in {folder} yet; train_appo.py writes one every --save_every_sec")
     return found

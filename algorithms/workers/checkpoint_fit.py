@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from appo.algorithms import run_state
-from appo.algorithms.checkpoints import REMEDY, Checkpoint, CheckpointError, load_newest_valid
+from appo.algorithms.checkpoints import OR_BEGIN_ANEW, REMEDY, Checkpoint, CheckpointError, load_newest_valid
 
 # What a training checkpoint holds besides the run state.
 _PARTS = {"model": dict, "learner": dict}
@@ -47,7 +47,8 @@ def require_fit(found: Checkpoint, own: Mapping[str, torch.Tensor]) -> None:
     """
     for part, kind in _PARTS.items():
         if not isinstance(found.payload.get(part), kind):
-            raise CheckpointError(f"{found.path} holds no {part!r}, so training cannot go on from it; {REMEDY}")
+            told = f"{found.path} holds no {part!r}, so training cannot go on from it; {REMEDY}"
+            raise CheckpointError(told, OR_BEGIN_ANEW)
     saved = found.payload["model"]
     for name in dict.fromkeys([*own, *saved]):  # each once, in the order of the network
         theirs, ours = _shape(saved, name), _shape(own, name)
@@ -55,7 +56,8 @@ def require_fit(found: Checkpoint, own: Mapping[str, torch.Tensor]) -> None:
             options = next((options for part, options in _SHAPED_BY.items() if part in name), "the model's")
             raise CheckpointError(
                 f"{found.path} is of another network: {name} is {theirs} there and {ours} with the options in force; "
-                f"compare {options}. Nothing was changed; leave out the options that differ from training, or {REMEDY}"
+                f"compare {options}. Nothing was changed; leave out the options that differ from training, or {REMEDY}",
+                OR_BEGIN_ANEW,
             )
 
 

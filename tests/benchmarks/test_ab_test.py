@@ -45,12 +45,12 @@ def test_each_pair_is_started_anew_and_each_side_is_first_in_every_other_one(mon
     @contextlib.contextmanager
     def runs(task, side, folder):
         order.append((side.name, folder))
-        yield side.name
+        yield 2.0 if side.name == "this" else 3.0
 
     monkeypatch.setattr(ab_test, "running", runs)
     monkeypatch.setattr(ab_test, "take_turns", lambda ours, other, turns, seconds: Rates([ours], [other]))
     sides = Side("this", ROOT, []), Side("other", ROOT, [])
-    assert list(measure_pairs("cartpole", sides, 3, 2, 4.0, tmp_path)) == [Rates(["this"], ["other"])] * 3
+    assert list(measure_pairs("cartpole", sides, 3, 2, 4.0, tmp_path)) == [Rates([2.0], [3.0])] * 3
     assert [name for name, _ in order] == ["this", "other", "other", "this", "this", "other"]
     assert len({folder for _, folder in order}) == 6
 

@@ -97,7 +97,7 @@ def test_what_is_no_configuration_is_refused(experiment, text, message):
 def test_what_no_option_allows_is_refused_by_name(experiment, options, message):
     (experiment / "config.json").write_bytes(with_options(experiment, **options))
     told = refusal(experiment)
-    assert re.search(rf"^config\.json {message}.*repair it, or type --restart_behavior=restart", told), told
+    assert re.search(rf"/config\.json {message}.*repair it, or type --restart_behavior=restart", told), told
 
 
 def test_a_flipped_bit_is_refused_or_changes_one_thing_that_a_user_could_have_changed(experiment):

@@ -146,7 +146,7 @@ def test_unknown_names_are_errors_in_every_layer(start, save_config):
     with pytest.raises(ConfigError, match="family defaults sets unknown option 'lr'"):
         start(env="sample_unknown")
     change(save_config(start()), lr=1e-3)
-    with pytest.raises(ConfigError, match=r"^config\.json sets unknown option 'lr'; repair it, or type"):
+    with pytest.raises(ConfigError, match=r"/config\.json sets unknown option 'lr'; repair it, or type"):
         start()
 
 

@@ -339,7 +339,8 @@ def test_what_cannot_be_read_is_refused_with_its_path_and_without_the_advice_to_
         assert told in error and "restart_behavior" not in error
         assert str(config) in error or "experiment 'first' was trained with" in error or "Pole-v1" in error
     config.write_text(whole.replace('"gamma": 0.99', '"gamma": 7'))
-    assert "restart_behavior" not in refused(capsys, *words)
+    error = refused(capsys, *words)
+    assert f"{config} sets gamma=7" in error and "restart_behavior" not in error
     config.unlink()
     assert "restart_behavior" not in refused(capsys, *words)
     config.write_text(whole)
