@@ -32,6 +32,7 @@ from appo.utils.files import atomic_write_json, read_json_lines
 from appo.utils.logs import terminal
 
 RETURN = "0_aux/avg_reward"
+_WIDE = 10.0  # ratio of the largest to the smallest value of an option from which on its scale is logarithmic
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -189,7 +190,8 @@ def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Seque
             rows = [row for row in history if row["policy"] == policy]
             values = [row["values"].get(name, float("nan")) for row in rows]
             panel.step([row["env_frames"] for row in rows], values, where="post", color=f"C{policy % 10}")
-        if all(row["values"].get(name, 1.0) > 0.0 for row in history):
+        had = [row["values"][name] for row in history if name in row["values"]]
+        if min(had) > 0.0 and max(had) >= _WIDE * min(had):
             panel.set_yscale("log")
         panel.set_ylabel(name, fontsize="small")
     for panel in panels:

@@ -6,7 +6,7 @@ import pytest
 
 from appo.algorithms.learning.config import LearningConfig, changed
 from appo.algorithms.population.schedule import read_schedule, values_at
-from appo.tools.population import best_policy, main, read_history, schedule_of
+from appo.tools.population import best_policy, draw, main, read_history, schedule_of
 
 A, B, C, D = ({"learning_rate": rate} for rate in (1e-6, 1e-3, 2e-3, 4e-3))
 
@@ -91,6 +91,12 @@ def test_the_command_prints_draws_and_writes_the_schedule(folder, capsys):
     assert main([str(folder), "--policy=1", f"--replay={schedule}"]) == 0
     assert json.loads(schedule.read_text())[2] == {"env_frames": 1500, "values": A}
     assert "policy 0 (best)" in capsys.readouterr().out
+
+
+def test_only_options_that_went_far_are_drawn_on_a_logarithmic_scale(folder):
+    both = [{**each, "values": {**each["values"], "adam_beta1": 0.9 + 0.01 * at}} for at, each in enumerate(HISTORY)]
+    scales = {panel.get_ylabel(): panel.get_yscale() for panel in draw(folder, both, None).subfigs[0].axes}
+    assert scales == {"objective": "linear", "adam_beta1": "linear", "learning_rate": "log"}
 
 
 @pytest.mark.parametrize(
