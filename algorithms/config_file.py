@@ -36,10 +36,7 @@ def with_files(argv: Sequence[str], evaluation: Mapping[str, type] | None = None
         layers[file] = _read_file(file)
     named = {name: _first_text(argv, layers, name) for name in ("env", "auxiliary_loss")}
     if name and (its_env := layers[f"preset {name}"]["env"]) != named["env"]:
-        raise ConfigError(
-            f"--preset={name} is for --env={its_env}, with a goal that it can reach, and not for {named['env']}; leave "
-            "out one of them"
-        )
+        raise ConfigError(f"--preset={name} is for --env={its_env} and not for {named['env']}; leave out one of them")
     options = cli.declared_options(dict(evaluation or {}) | groups_for(named["env"], named["auxiliary_loss"]))
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
