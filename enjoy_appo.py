@@ -70,7 +70,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
     try:
         config, options, typed = resolve_evaluation(argv)
     except ConfigError as error:
-        raise ConfigError(error.told) from error
+        raise ConfigError(error.message) from error
     device = torch_device(config.run.device)
     env = env_of(config.env)
     changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}

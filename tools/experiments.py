@@ -107,7 +107,7 @@ def _saved(folder: Path) -> tuple[dict[str, Any], frozenset[str], str]:
     except FileNotFoundError:
         return {}, frozenset(), f"there is no {CONFIG_FILE} yet, which tells the options"
     except (OSError, ConfigError) as error:
-        told = " ".join((error.told if isinstance(error, ConfigError) else str(error)).split())
+        told = " ".join((error.message if isinstance(error, ConfigError) else str(error)).split())
         return {}, frozenset(), f"{CONFIG_FILE} cannot be read ({told})"
     return saved.options, _typed_by_hand(folder, saved, frozenset()), ""
 

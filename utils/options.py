@@ -16,15 +16,15 @@ class Refusal(Exception):
     """What cannot be run. The message says what would work.
 
     Args:
-        told: what is wrong, and what would work.
+        message: what is wrong, and what would work.
         when_training: the rest of the sentence, for who trains: what would work as well.
     """
 
     retryable = False  # another try would end the same way
 
-    def __init__(self, told: str = "", when_training: str = "") -> None:
-        super().__init__(told + when_training)
-        self.told = told  # for who only reads what was trained
+    def __init__(self, message: str = "", when_training: str = "") -> None:
+        super().__init__(message + when_training)
+        self.message = message  # for who only reads what was trained
 
 
 class ConfigError(Refusal, ValueError):

@@ -63,7 +63,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     try:
         config = resolve_evaluation([f"--experiment={place.name}", f"--train_dir={place.parent}"]).config
     except ConfigError as error:
-        raise ConfigError(error.told) from error
+        raise ConfigError(error.message) from error
     if not 0 <= policy < config.sampling.num_policies:
         raise ConfigError(f"policy={policy} of an experiment with {config.sampling.num_policies}")
     run = dataclasses.replace(config.run, device=str(device))
@@ -90,7 +90,7 @@ def find_checkpoint(folder: Path, kind: str, best_metric: str = "") -> Checkpoin
     try:
         found = checkpoints.load_newest_valid(folder, kind, metric_name=best_metric)
     except CheckpointError as error:
-        raise ConfigError(error.told) from error
+        raise ConfigError(error.message) from error
     if found is None:
         raise ConfigError(f"there is no checkpoint in {folder} yet; train_appo.py writes one every --save_every_sec")
     return found
