@@ -69,7 +69,9 @@ def test_a_population_tunes_what_rewards_are_worth_for_an_objective_that_they_do
         return max(policy["avg_true_reward"] or 0.0 for policy in run.status()["policies"])
 
     run.wait_for_training()
-    [first] = [row["values"] for row in history(run) if row["kind"] == "begin" and row["policy"] == 0]
+    # Another policy may train already.
+    begun = ("begin", 0)
+    [first] = run.wait_for(lambda: [row["values"] for row in history(run) if (row["kind"], row["policy"]) == begun])
     assert first["reward:zero"] > first["reward:right"], "which pays more for something else"
     run.wait_for(lambda: best() > 17.0, 180.0)
     run.signal(signal.SIGTERM)
