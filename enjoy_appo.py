@@ -120,8 +120,8 @@ def _require_options(argv: Sequence[str]) -> None:
 
 def _experiment_named(word: str, argv: Sequence[str]) -> str:
     """What to type for an experiment of this name, or in this folder; empty where there is none."""
-    from appo.algorithms.config import place_of
     from appo.algorithms.run.config import CONFIG_FILE
+    from appo.algorithms.train_config import place_of
 
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no name of a file, or of nobody's home
         root = place_of(argv).folder.parent

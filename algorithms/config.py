@@ -12,7 +12,6 @@ Nothing here imports torch, unless an auxiliary loss is chosen, and nothing impo
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +22,8 @@ from appo.algorithms.evaluation.config import EvaluationConfig
 from appo.algorithms.familiar_words import check_words
 from appo.algorithms.fitted_defaults import Choice, choose
 from appo.algorithms.option_hints import hint_of, last_hint_of
-from appo.algorithms.run.config import CONFIG_FILE, RunConfig
+from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.saved_config import (
-    LOCATION,
     NOT_RESTORED,
     OR_BEGIN_ANEW,
     REPAIR,
@@ -42,6 +40,7 @@ from appo.algorithms.train_config import (
     groups_for,
     groups_of,
     instance_of,
+    place_of,
     values_of,
     with_values,
 )
@@ -287,7 +286,7 @@ def with_env_of_experiment(argv: Sequence[str]) -> list[str]:
     run = place_of(argv)
     run.check_combinations()
     try:
-        has_begun = (run.folder / CONFIG_FILE).is_file()
+        has_begun = run.config_file.is_file()
     except OSError:  # told where the experiment is opened
         has_begun = False
     return list(_with_env(argv)) if has_begun else list(argv)
@@ -303,7 +302,7 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
         return argv
     run = place_of(argv)
     run.check_combinations()
-    path = run.folder / CONFIG_FILE
+    path = run.config_file
     try:
         env = text_of(parse_saved(path.read_text(encoding="utf-8"), str(path)).options, "env")
     except FileNotFoundError:
@@ -315,12 +314,6 @@ def _with_env(argv: Sequence[str]) -> Sequence[str]:
     return [f"--env={env}", *argv]
 
 
-def place_of(argv: Sequence[str]) -> RunConfig:
-    """The experiment that a command line names: name and folders of it, anything else as by default."""
-    place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
-    return dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
-
-
 def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     """config.json of the experiment that the command line names; nothing when there is none to go on from."""
     run = place_of(argv)
@@ -329,7 +322,7 @@ def _saved_for(argv: Sequence[str], env: str, *, only_resume: bool) -> Saved:
     if only_resume and cli.typed_flag(argv, "benchmark") and cli.typed_word(argv, "experiment") is None:
         return Saved({}, ())  # what is measured is no experiment, unless one is named
     run.check_combinations()
-    return read_saved(run.folder / CONFIG_FILE, env) or Saved({}, ())
+    return read_saved(run.config_file, env) or Saved({}, ())
 
 
 def _restored(saved: Saved, options: Mapping[str, cli.Declared], auxiliary: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from appo.algorithms.familiar_words import HINTS, SYNONYMS
-from appo.algorithms.saved_config import read_options, text_of
-from appo.algorithms.train_config import groups_for
+from appo.algorithms.saved_config import LOCATION, parse_saved, read_options, text_of
+from appo.algorithms.train_config import groups_for, place_of
 from appo.utils import cli
 from appo.utils.options import ConfigError, nearest_names, to_text
 
@@ -35,6 +35,9 @@ def with_files(argv: Sequence[str], evaluation: Mapping[str, type] | None = None
     if file := cli.typed_word(argv, "config"):
         layers[file] = _read_file(file)
     named = {name: _first_text(argv, layers, name) for name in ("env", "auxiliary_loss")}
+    if layers and not all(named.values()):  # options that depend on them are known only then
+        before = _options_of_experiment(argv, layers)
+        named = {name: value or text_of(before, name) for name, value in named.items()}
     if name and (its_env := layers[f"preset {name}"]["env"]) != named["env"]:
         raise ConfigError(f"--preset={name} is for --env={its_env} and not for {named['env']}; leave out one of them")
     options = cli.declared_options(dict(evaluation or {}) | groups_for(named["env"], named["auxiliary_loss"]))
@@ -58,11 +61,23 @@ def _read_preset(name: str) -> dict[str, Any]:
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    found = read_options(Path(file).expanduser())
-    sections = {name for name in groups_for("", "") if isinstance(found.get(name), dict)}
-    for name in sections:
-        found = found | found[name]
-    return {name: value for name, value in found.items() if name not in sections}
+    sections = groups_for("", "").keys()
+    found: dict[str, Any] = {}
+    for name, value in read_options(Path(file).expanduser()).items():
+        entries = value if name in sections and isinstance(value, dict) else {name: value}
+        if twice := sorted(found.keys() & entries.keys()):
+            raise ConfigError(f"{file} sets {twice[0]} twice; leave one of them out")
+        found |= entries
+    return found
+
+
+def _options_of_experiment(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What config.json of the experiment holds that goes on; nothing where none does, or where it is refused later."""
+    words = [f"--{name}={to_text(found[name])}" for found in layers.values() for name in LOCATION if name in found]
+    try:
+        return parse_saved(place_of([*words, *argv]).config_file.read_text(encoding="utf-8"), "").options
+    except (OSError, ValueError, ConfigError):
+        return {}
 
 
 def _first_text(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]], name: str) -> str:

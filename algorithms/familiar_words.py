@@ -5,6 +5,7 @@ From stable-baselines3 and its zoo, CleanRL, RLlib, OpenAI baselines and Sample 
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections.abc import Sequence
@@ -277,20 +278,15 @@ def translated(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             words.append(word)
     if kwargs:
-        typed = _object_in(typed_word(words, "env_kwargs"))
-        words.append(f"--env_kwargs={json.dumps(typed | kwargs)}")
+        typed = _value_of(typed_word(words, "env_kwargs") or "{}")
+        if isinstance(typed, dict):  # what is no object is refused where all options are
+            words.append(f"--env_kwargs={json.dumps(typed | kwargs)}")
     return words, notes
 
 
 def _is_argument(flag: str) -> bool:
     """`--env_kwargs.<name>`, also with hyphens."""
     return flag.partition(".")[0].replace("-", "_") == "__env_kwargs" and "." in flag
-
-
-def _object_in(text: str | None) -> dict[str, Any]:
-    """The JSON object of a word; what is none is refused where all options are."""
-    found = _value_of(text) if text else {}
-    return found if isinstance(found, dict) else {}
 
 
 _AS_JSON = {"true": "true", "yes": "true", "false": "false", "no": "false", "None": "null"}
@@ -301,4 +297,8 @@ def _value_of(text: str) -> Any:
     try:
         return json.loads(_AS_JSON.get(text, _AS_JSON.get(text.lower(), text)))
     except ValueError:
+        pass
+    try:
+        return json.loads(json.dumps(ast.literal_eval(text))) if text[:1] in "[({" else text
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # nothing that JSON can hold
         return text

@@ -20,7 +20,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.population.config import PopulationConfig
 from appo.algorithms.run.config import CONFIG_FILE, RunConfig
 from appo.algorithms.sampling.config import RANDOM, SamplingConfig
-from appo.algorithms.saved_config import parse_saved, text_of
+from appo.algorithms.saved_config import LOCATION, parse_saved, text_of
 from appo.algorithms.workers.config import WorkersConfig
 from appo.envs.api import EnvFamily, EnvSpec
 from appo.envs.config import EnvConfig
@@ -215,6 +215,12 @@ def auxiliary_type(name: str) -> type:
     if folder not in sys.path:  # workers look there, too, for what is the user's own
         sys.path.append(folder)
     return load(name).config
+
+
+def place_of(argv: Sequence[str]) -> RunConfig:
+    """The experiment that a command line names: name and folders of it, anything else as by default."""
+    place = {name: word for name in LOCATION if (word := cli.typed_word(argv, name)) is not None}
+    return dataclasses.replace(RunConfig(), **place)  # type: ignore[arg-type]  # all of them are text
 
 
 def compose(groups: Mapping[str, type], values: Mapping[str, Any]) -> TrainConfig:

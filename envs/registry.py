@@ -221,7 +221,7 @@ def probe(env: str | ResolvedEnv, family_options: Any = None) -> EnvSpec:
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name."""
     close = near(name, known)
-    suggestion = f"did you mean {', '.join(close)}?" if close else "nothing known is close to it."
+    suggestion = f"did you mean {', '.join(close)}?" if close else "no known name is similar."
     if Path(f"{name}.py").is_file():
         suggestion = f"{name}.py lies here: type --env={name}:<its class or function>."
     return ConfigError(

@@ -118,7 +118,7 @@ def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozens
     All that `--config` has taken from the config.json of another experiment are recorded as typed: of those, the ones
     that were typed there.
     """
-    config = str(saved.options.get("config", ""))
+    config = str(saved.options.get("config", "")) or _config_of_earlier_starts(folder)
     if not config.endswith(".json"):
         return frozenset(saved.typed)
     try:
@@ -137,6 +137,11 @@ def _typed_by_hand(folder: Path, saved: Saved, seen: frozenset[Path]) -> frozens
         for name in saved.typed
         if name in there or name not in other.options or saved.options.get(name) != other.options[name]
     )
+
+
+def _config_of_earlier_starts(folder: Path) -> str:
+    """The newest file of `--config`: what it has set stays typed when a later start goes on without it."""
+    return next((file for line in reversed(_command_lines(folder)) if (file := typed_word(line, "config"))), "")
 
 
 def _words_of(folder: Path) -> frozenset[str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from appo.algorithms.evaluation.loading import RestoredPolicy
 
 CARD, CURVES, VIDEO = "README.md", "curves.png", "replay.mp4"
+_LIBRARY = "appo"  # as cards name it
 INSTALL = "pip install huggingface_hub"
 _CARD = """---
 {head}
@@ -133,11 +134,19 @@ def _require_own(folder: Path, experiment: Path) -> None:
     Raises:
         Refused: it holds something else, or what was trained there.
     """
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CARD).is_file())):
-        raise Refused(f"{folder} holds something else; name a new folder")
     is_trained = (folder / STATUS_FILE).exists()  # a folder from the hub in which training went on
     if is_trained or experiment.resolve().is_relative_to(folder.resolve()):
         raise Refused(f"{folder} holds an experiment, whose checkpoints would be deleted; name a new folder")
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not _is_own(folder / CARD))):
+        raise Refused(f"{folder} holds something else; name a new folder")
+
+
+def _is_own(card_file: Path) -> bool:
+    """A card that this command has written, rather than the README of anybody else."""
+    try:
+        return f'library_name: "{_LIBRARY}"' in card_file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _replace_checkpoint(place: Path, checkpoint: Path) -> None:
@@ -153,13 +162,15 @@ def _replace_checkpoint(place: Path, checkpoint: Path) -> None:
 
 
 def _export(restored: RestoredPolicy, path: Path) -> list[str]:
-    from appo.algorithms.evaluation.export import ExportError, export_policy
+    from appo.algorithms.evaluation.export import ExportError, export_policy, require_format
     from appo.algorithms.evaluation.model_card import model_card
 
     try:
+        require_format(path)
         export_policy(restored, path, lambda written: model_card(restored, written, f"appo-tools hub, {path.name}"))
-    except (ExportError, OSError) as error:
-        path.unlink(missing_ok=True)
+    except (ExportError, ConfigError, OSError) as error:
+        for old in (path, path.with_name(f"{path.name}.md")):  # of another checkpoint
+            old.unlink(missing_ok=True)
         return [f"{path.name} is left out: {str(error).partition(chr(10))[0]}"]
     return []
 
@@ -198,7 +209,7 @@ def card(name: str, restored: RestoredPolicy, files: Sequence[str], command: str
     onnx = ", ".join(f"[{file}]({file}.md)" for file in files if file.endswith(".onnx"))
     options = [f"| `{option}` | {to_text(value)} |" for option, value in changed_options(restored.config).items()]
     head: dict[str, Any] = {
-        "library_name": "appo",
+        "library_name": _LIBRARY,
         "tags": ["reinforcement-learning", "deep-reinforcement-learning", "appo", env],
     }
     if number:
@@ -229,7 +240,7 @@ def push(folder: Path, repository: str, *, is_private: bool = False) -> int:
     from huggingface_hub import HfApi
 
     try:
-        api = HfApi(library_name="appo")
+        api = HfApi(library_name=_LIBRARY)
         url = api.create_repo(repository, exist_ok=True, private=is_private)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"{folder.name}, from appo")
     except Exception as error:  # of the network, of the account, of the hub

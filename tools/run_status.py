@@ -95,10 +95,11 @@ def status_of(experiment: Found) -> RunStatus:
 def _state(status: dict[str, Any], summary: dict[str, Any], holds: Holder | None, age_s: float) -> tuple[str, str]:
     has_trained = status.get("state") == "training"
     if holds is not None:
-        # status.json may be of an earlier start.
-        if not has_trained or status["time"] < holds.since:
+        is_of_this_start = bool(status) and status["time"] >= holds.since
+        if has_trained and is_of_this_start:
+            return TRAINING, f"no sign of life for {duration(age_s)}" if age_s > _SILENT_S else ""
+        if not (summary and is_of_this_start and status.get("state") == "ended"):  # else it writes its last files
             return STARTING, ""
-        return TRAINING, f"no sign of life for {duration(age_s)}" if age_s > _SILENT_S else ""
     if summary:
         return ENDED, str(summary.get("reason", "")).strip().rpartition("\n")[2]
     if has_trained:

@@ -209,7 +209,7 @@ def stop(experiment: Found) -> int:
         Refused: it does not run, or not here.
     """
     first = _signal(experiment, signal.SIGTERM)
-    if not _waited(lambda: (now := holder(experiment.folder)) is None or now != first, STOP_S):
+    if not _waited(lambda: _is_gone(experiment, first), STOP_S):
         print(
             f"runs: {experiment.name} has not ended within {STOP_S:.0f} s; `kill -9 {first.pid}` ends it at once, and "
             "its last checkpoint stays",
@@ -221,6 +221,14 @@ def stop(experiment: Found) -> int:
     return EXIT_OK
 
 
+def _is_gone(experiment: Found, process: Holder) -> bool:
+    try:
+        now = holder(experiment.folder)
+    except OSError:  # the folder cannot be looked at, which says nothing of the process
+        return False
+    return now is None or now.pid != process.pid
+
+
 def save(experiment: Found) -> int:
     """Ask a run for a checkpoint, and wait for the first; the exit code.
 
@@ -229,15 +237,7 @@ def save(experiment: Found) -> int:
     """
     before = _checkpoints(experiment)
     first = _signal(experiment, SAVING)
-
-    def is_gone() -> bool:
-        try:
-            now = holder(experiment.folder)
-        except OSError:  # the folder cannot be looked at, which says nothing of the process
-            return False
-        return now is None or now.pid != first.pid
-
-    answered = _waited(lambda: _checkpoints(experiment) - before or is_gone(), SAVE_S)
+    answered = _waited(lambda: _checkpoints(experiment) - before or _is_gone(experiment, first), SAVE_S)
     new = sorted(_checkpoints(experiment) - before)
     if answered and not new:
         print(
@@ -302,6 +302,8 @@ def main(argv: Sequence[str]) -> int:
             runs = [status_of(named(experiments, name)) for name in chosen.compare]
         else:
             runs = sorted(_readable(of_env(experiments, chosen.env)), key=_ORDERS[chosen.sort])
+            if not runs:
+                raise Refused("there is none that can be read")
     except Refused as error:
         print(f"runs: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -344,7 +346,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     default = RunConfig().train_dir
     parser.add_argument("train_dir", type=place_of, nargs="?", default=Path(default), help=f"{default} unless typed")
     parser.add_argument("--env", help="only runs of this environment; * stands for anything")
-    parser.add_argument("--sort", choices=tuple(_ORDERS), default="name", help="numbers: the highest first")
+    parser.add_argument("--sort", choices=tuple(_ORDERS), default="name", help="numbers: the highest first, but age")
     parser.add_argument("--json", action="store_true", help="for programs; null where there is no number")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--compare", nargs="+", metavar="NAME", help="options that differ and final numbers side by side")

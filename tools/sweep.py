@@ -13,34 +13,33 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 from typing import NoReturn
 
-from appo.tools.arguments import as_program
-from appo.tools.plot import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REFUSED,
+    OneLineParser,
+    Refused,
+    as_program,
+)
 from appo.tools.sweep_cluster import Cluster, unfinished_job
 from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
 from appo.tools.sweep_processes import Slot, holder, lock_file, slots_of
 from appo.tools.sweep_screen import show_all
-from appo.tools.sweep_state import RUNNING, WAITING, read_sweep
+from appo.tools.sweep_state import DONE, RUNNING, WAITING, is_met, read_sweep, result_of
 from appo.utils.options import ConfigError
 from appo.utils.processes import usable_cores
 from appo.utils.signals import StopSignals
 
 MOST_JOBS = 100  # queued or running at the same time, where neither the plan nor the command line says how many
 _SHOW_CURSOR = b"\x1b[?25h"  # a table that is kept up to date hides it
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help shows what can be typed")
 
 
 def show_status(folder: Path) -> None:
@@ -55,7 +54,8 @@ def show_status(folder: Path) -> None:
     for name, record in sweep.records.items():
         lock = lock_file(folder, name)
         if record.state == RUNNING and holder(lock) is None and unfinished_job(folder, lock) is None:
-            record.state = WAITING  # its launcher is gone, and so is the trial
+            # Its launcher is gone, and so is the trial, of which the next launcher will say the same.
+            record.state = DONE if is_met(result_of(folder / name, sweep.objective, sweep.direction)) else WAITING
     show_all(folder, sweep)
 
 
@@ -74,18 +74,18 @@ def main(argv: Sequence[str], program: Sequence[str] | None = None) -> int:
             return EXIT_OK
         plan = read_plan(Path(asked.plan))
         return Launcher(plan, _settings(asked, argv, plan, program or _trainer()), stop).run()
-    except ConfigError as error:
+    except (ConfigError, Refused) as error:
         print(f"sweep: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except OSError as error:
         print(f"sweep: {error}", file=sys.stderr)
-        return 1
+        return EXIT_FAILED
     finally:
         stop.restore()
 
 
 def _asked(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="appo-tools sweep", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = OneLineParser(prog="appo-tools sweep", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("plan", nargs="?", help="what to try: a file of TOML or Python")
     parser.add_argument("--status", metavar="FOLDER", help="show how the sweep in a folder stands")
     parser.add_argument("--train_dir", help="folder of the sweep's folder; by default the plan's, or ./train_dir")
@@ -136,7 +136,7 @@ def _leave_trials() -> NoReturn:
     if os.isatty(1):
         os.write(1, _SHOW_CURSOR)
     os.write(2, b"sweep: interrupted again: ended at once; trials that still run go on, the same command finds them\n")
-    os._exit(128 + signal.SIGINT)
+    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -154,14 +154,18 @@ class Cluster:
         """Queue a trial.
 
         Raises:
-            OSError: the cluster does not take it.
+            OSError: the cluster does not take it, or it could not be recorded, and is cancelled.
         """
         try:
             with _importable():
                 job = self._executor.submit(TrialJob(command, lock_file.absolute(), output.absolute()))
         except Exception as error:  # of submitit, and of the commands that it starts
             raise OSError(f"{name} was not queued: {error}") from error
-        atomic_write_json(_job_file(lock_file), {"job": job.job_id, "cluster": self._name})
+        try:
+            atomic_write_json(_job_file(lock_file), {"job": job.job_id, "cluster": self._name})
+        except OSError:  # no launcher would find it again, and this one queues another
+            job.cancel(check=False)
+            raise
         return ClusterProcess(job)
 
 

@@ -23,8 +23,10 @@ from appo.algorithms.familiar_words import translated
 from appo.algorithms.run.config import CONFIG_FILE
 from appo.algorithms.run.experiment import LOCK_FILE
 from appo.tools import sweep_processes as processes
+from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, Refused
+from appo.tools.experiments import find_experiments
 from appo.tools.sweep_cluster import Cluster, ClusterProcess, unfinished_job
-from appo.tools.sweep_plan import Plan, Search, Trial, check_options, read_injected, typed
+from appo.tools.sweep_plan import Plan, Search, Trial, by_our_names, checked_options, read_injected, typed
 from appo.tools.sweep_screen import Screen
 from appo.tools.sweep_search import choose, require_optuna
 from appo.tools.sweep_state import (
@@ -50,13 +52,15 @@ from appo.utils.processes import describe_exit
 from appo.utils.signals import StopSignals
 
 INJECT_FILES = ("inject.toml", "inject.jsonl")
-EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 _LOOK_EVERY_S = 0.2
 _SAVING_S = 120.0  # that trials have to save and end once they are asked to
 _CHOICES = 20  # of a search that has chosen what was tried before
 _DRAWS = 10  # from the ranges of a search, that the trainer is asked about before it begins
 _DIGITS_OF_SEED = 10  # of one that may be too large
 _SETTLED_S = 0.5  # an inject file that was written later may be written still
+# Where a process could not be started or a job not be queued: mostly it is the whole machine or cluster, for a while.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_MOST_STARTS = 20  # that fail like that, of one trial or in a row: a quarter of an hour
 _OUTPUT = "output"
 
 
@@ -87,12 +91,15 @@ class Launcher:
         """Check every trial; nothing is written or started.
 
         Raises:
-            ConfigError: the trainer refuses one of them, or the state in the folder is damaged.
+            ConfigError: the trainer refuses one of them, the state in the folder is damaged, or the folder is that of
+                an experiment.
         """
         self._plan, self._settings, self._stop = plan, settings, stop
         self._accepted: list[dict[str, str]] = []  # options without a seed that the trainer's parser takes
         self.folder = Path(settings.train_dir).expanduser() / plan.name
         earlier = read_sweep(self.folder)
+        if earlier is None:
+            _require_no_experiment(self.folder)
         self._before = before = earlier.records if earlier else {}
         self._trials = {trial.name: trial for trial in plan.trials()}
         for name, record in before.items():
@@ -106,6 +113,8 @@ class Launcher:
         self._changed = {name: self._has_changed(trial) for name, trial in self._trials.items()}
         self._sweep = Sweep(plan.objective, plan.direction, {}, plan.search.cost if plan.search else "")
         self._running: dict[str, _Run] = {}
+        self._failed_starts: dict[str, int] = {}  # of trials that could not be started so far
+        self._failed_in_a_row, self._next_start = 0, 0.0  # starts of any trials; when the next one is due
         self._injected: dict[Path, tuple[int, int]] = {}  # file -> time and size that were read last
         self._screen = Screen(self.folder)
         self._disk_faults = DiskFaults()
@@ -115,7 +124,7 @@ class Launcher:
 
         Raises:
             ConfigError: another launcher is at work in the folder.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written, or no trial could be started for long.
         """
         for folder in (self.folder, self.folder / processes.LOCKS, self.folder / _OUTPUT):
             folder.mkdir(parents=True, exist_ok=True)
@@ -297,27 +306,33 @@ class Launcher:
         self._save()
         return True
 
-    def _add(self, varied: Mapping[str, Any]) -> None:
-        trial = self._plan.trial(varied, self._trials)
-        if trial.name in self._trials:
-            return
+    def _add(self, given: Mapping[str, Any]) -> None:
         try:
-            check_options(varied)
+            varied = checked_options(given, "[[trials]]")
+            trial = self._plan.trial(varied, self._trials)
+            if trial.name in self._trials:
+                return
+            same = [name for name, other in self._trials.items() if other.options == trial.options]
+            if same:
+                raise ConfigError(f"{trial.name} is the same as {same[0]}")
             self._check(trial)
         except ConfigError as error:
             self._screen.tell(f"{error}; this trial was not added")
             return
         self._trials[trial.name] = trial
-        self._sweep.records[trial.name] = Record(trial.options, is_injected=True, varied=dict(varied))
+        self._sweep.records[trial.name] = Record(trial.options, is_injected=True, varied=varied)
         self._save()
         self._screen.tell(f"{trial.name}: added")
 
     def _open(self) -> list[str]:
         """Trials that wait, those that have failed least first."""
-        waiting = [name for name, record in self._sweep.records.items() if record.state == WAITING]
-        return sorted(waiting, key=lambda name: self._sweep.records[name].failures)
+        records, starts = self._sweep.records, self._failed_starts
+        waiting = [name for name, record in records.items() if record.state == WAITING]
+        return sorted(waiting, key=lambda name: (records[name].failures, starts.get(name, 0)))
 
     def _start_waiting(self) -> None:
+        if time.monotonic() < self._next_start:
+            return
         taken = {slot for run in self._running.values() for slot in run.slots}
         free = [slot for slot in range(len(self._settings.slots)) if slot not in taken]
         for name in self._open():
@@ -326,21 +341,58 @@ class Launcher:
             if processes.holder(self.folder / name / LOCK_FILE) is not None:
                 continue  # somebody trains there without this sweep; its turn comes when that has ended
             number = free.pop(0)
-            slot = self._settings.slots[number]
-            lock, cluster = processes.lock_file(self.folder, name), self._settings.cluster
-            process: subprocess.Popen[bytes] | ClusterProcess | None
-            if cluster is not None:
-                command = [*self._settings.program, *self._words(self._trials[name])]
-                process, where = cluster.start(name, command, lock, self._output(name)), "queued"
-            else:
-                command = [*self._settings.program, *self._words(self._trials[name], slot)]
-                process = processes.start(command, slot, lock, self._output(name))
-                on_gpu = "" if slot.gpu is None else f", GPU {slot.gpu}"
-                where = f"started on cores {','.join(map(str, slot.cores))}{on_gpu}"
+            try:
+                process, where = self._started(name, self._settings.slots[number])
+            except (OSError, subprocess.SubprocessError) as error:
+                self._put_off(name, " ".join(str(error).split()))
+                return
+            self._failed_in_a_row = 0
+            self._failed_starts.pop(name, None)
             self._running[name] = _Run(process, frozenset({number} if process else ()))
             self._sweep.records[name].state = RUNNING
             self._save()
             self._screen.tell(f"{name}: {where}")
+
+    def _started(self, name: str, slot: processes.Slot) -> tuple[subprocess.Popen[bytes] | ClusterProcess | None, str]:
+        """A trial's process, None where another one has its lock, and where it runs.
+
+        Raises:
+            OSError, subprocess.SubprocessError: it could not be started, or not be queued.
+        """
+        lock, cluster = processes.lock_file(self.folder, name), self._settings.cluster
+        if cluster is not None:
+            command = [*self._settings.program, *self._words(self._trials[name])]
+            return cluster.start(name, command, lock, self._output(name)), "queued"
+        command = [*self._settings.program, *self._words(self._trials[name], slot)]
+        process = processes.start(command, slot, lock, self._output(name))
+        on_gpu = "" if slot.gpu is None else f", GPU {slot.gpu}"
+        return process, f"started on cores {','.join(map(str, slot.cores))}{on_gpu}"
+
+    def _put_off(self, name: str, problem: str) -> None:
+        """Start nothing for a while, and then the other trials before this one, which could not be started.
+
+        Told is the first time only: what the machine or the cluster lacks, it lacks for all trials.
+
+        Raises:
+            OSError: that has gone on for long, and nothing runs.
+        """
+        is_first = not self._failed_in_a_row and name not in self._failed_starts
+        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failed_in_a_row, _MOST_STARTS), _LONGEST_PAUSE_S)
+        self._next_start = time.monotonic() + pause_s
+        self._failed_in_a_row += 1
+        tries = self._failed_starts[name] = self._failed_starts.get(name, 0) + 1
+        if tries >= _MOST_STARTS:
+            record = self._sweep.records[name]
+            record.state, record.said = FAILED, problem
+            self._save()
+            self._screen.tell(f"{name}: could not be started in {tries} tries, given up: {problem}")
+        elif self._failed_in_a_row >= _MOST_STARTS and not self._running:
+            raise OSError(
+                f"no trial could be started in {self._failed_in_a_row} tries ({problem}); the same command goes on"
+            )
+        elif is_first:
+            longest = f"{_LONGEST_PAUSE_S:.0f} s"
+            self._screen.tell(f"{name}: could not be started ({problem}); tried again, at least every {longest}")
 
     def _collect(self) -> None:
         """Judge the trials that have ended."""
@@ -430,4 +482,19 @@ class Launcher:
 
 
 def _typed_options(options: Mapping[str, Any]) -> dict[str, str]:
-    return {name: typed(value) for name, value in options.items()}
+    return {name: typed(value) for name, value in by_our_names(options).items()}
+
+
+def _require_no_experiment(folder: Path) -> None:
+    """Refuse to mix a sweep that begins with what a run has left in the same folder.
+
+    Raises:
+        ConfigError: with what to write into the plan.
+    """
+    try:
+        experiments = find_experiments([folder])
+    except Refused:  # there is no such folder, or no experiment in it
+        return
+    if folder in (experiment.folder for experiment in experiments):
+        name = f'name = "{folder.name}_sweep"'
+        raise ConfigError(f"{folder} is an experiment; give the sweep another name with {name} in the plan")

@@ -8,6 +8,7 @@ defines `PLAN`, a dict of the same shape, or `trials()`, which yields a dict of 
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import itertools
 import json
@@ -18,9 +19,14 @@ import runpy
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from appo.algorithms.familiar_words import SYNONYMS
+from appo.algorithms.train_config import groups_for
+from appo.utils.cli import declared_options
 from appo.utils.options import ConfigError, to_text
 
 _SETTINGS = ("name", "train_dir", "objective", "direction", "parallel", "cores_per_run", "gpus", "retries", "seeds")
@@ -28,7 +34,10 @@ _TABLES = ("base", "grid", "random", "search", "slurm")
 _RANGES = ("uniform", "log_uniform", "int")
 _OPTION = re.compile(r"[A-Za-z]\w*(\.\w+)*")
 # What the launcher sets for each trial, or what leaves no experiment to go on with.
-_NOT_FOR_TRIALS = ("experiment", "experiments_root", "train_dir", "restart_behavior", "benchmark", "help", "version")
+_NOT_FOR_TRIALS = (
+    *("experiment", "experiments_root", "train_dir", "restart_behavior", "benchmark"),
+    *("help", "version", "completion"),
+)
 _UNFIT_FOR_A_FOLDER = re.compile(r"[^A-Za-z0-9_.+=@,-]")
 _MOST_OF_NAME = 120  # characters; a folder's name may have 255 bytes, and others are made of it
 _DIGITS = 4  # significant ones of a number that is drawn: names of trials stay short
@@ -88,8 +97,8 @@ class Plan:
     """A sweep as its author wants it."""
 
     name: str
-    base: dict[str, Any]  # options of all trials
-    varied: tuple[dict[str, Any], ...]  # of each trial, what it has beyond those
+    base: dict[str, Any]  # options of all trials, by our names
+    varied: tuple[dict[str, Any], ...]  # of each trial, what it has beyond those, by the names that the author wrote
     train_dir: str = "./train_dir"
     objective: str = "reward"
     direction: str = "maximize"
@@ -107,10 +116,13 @@ class Plan:
             ConfigError: two of them are the same.
         """
         found: dict[str, Trial] = {}
+        names: dict[str, str] = {}  # what makes a trial different, by our names of options -> its own name
         for varied in self.varied:
             trial = self.trial(varied, found)
-            if trial.name in found:
-                raise ConfigError(f"the plan asks for the trial {trial.name} twice; leave one out")
+            first = names.setdefault(json.dumps(list(by_our_names(varied).items())), trial.name)
+            if trial.name in found or first != trial.name:
+                also = f", also as {first}" if first != trial.name else ""
+                raise ConfigError(f"the plan asks for the trial {trial.name} twice{also}; leave one out")
             found[trial.name] = trial
         return list(found.values())
 
@@ -119,7 +131,7 @@ class Plan:
 
         Its name is that of one of `others` where that has the same options.
         """
-        options = self.base | dict(varied)
+        options = self.base | by_our_names(varied)
         name = name_of(varied)
         if name in others and others[name].options != options:
             name = f"{name[: _MOST_OF_NAME - 9]}-{_digest(options)}"
@@ -131,6 +143,22 @@ def typed(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
     return to_text(tuple(value) if isinstance(value, list) else value)
+
+
+def our_name(name: str) -> str:
+    """The option that a name means: it may be another program's word for it, or its second name here."""
+    return _other_names().get(name, name)
+
+
+def by_our_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options, however their author called them."""
+    return {our_name(name): value for name, value in options.items()}
+
+
+@functools.cache
+def _other_names() -> dict[str, str]:
+    declared = declared_options(groups_for("", ""))
+    return SYNONYMS | {alias: name for name, entry in declared.items() for alias in entry.rule.aliases}
 
 
 def name_of(varied: Mapping[str, Any]) -> str:
@@ -174,10 +202,11 @@ def parse_plan(document: Mapping[str, Any], name: str, listed: Sequence[Mapping[
     for table in _TABLES:
         if not isinstance(document.get(table, {}), dict):
             raise ConfigError(f"{table} should be a table, [{table}]")
-    base = dict(document.get("base", {}))
+    shared = checked_options(document.get("base", {}), "[base]")
+    base = by_our_names(shared)
     seeds = _whole_numbers(document, "seeds")
     search = _search(document["search"]) if "search" in document else None
-    rows = [] if listed is None else [dict(each) for each in listed]
+    rows = [] if listed is None else [checked_options(each, "trials()") for each in listed]
     parts: list[list[dict[str, Any]]] = [] if listed is None else [rows]
     if listed is None:
         parts = [_grid(document.get("grid", {})), _draws(document["random"]) if "random" in document else [{}]]
@@ -186,13 +215,11 @@ def parse_plan(document: Mapping[str, Any], name: str, listed: Sequence[Mapping[
     parts.append([{"seed": seed} for seed in seeds] or [{}])
     if search is not None and ("grid" in document or "random" in document or seeds or listed is not None):
         raise ConfigError("[search] chooses all trials; leave out [grid], [random], seeds and trials()")
-    heads = [_joined(part) for part in parts]  # with all options that the part sets
+    names = [_joined(part) for part in parts]  # all that the part sets
     if listed is not None:  # what a trial says wins over what is common to all
-        heads[0] = {name: value for name, value in heads[0].items() if name not in base}
-    _require_once([base, *heads, search.space if search else {}])
+        names[0] = {name: None for option, name in _written(names[0]).items() if option not in base}
+    _require_once([shared, *names, search.space if search else {}])
     varied = tuple(_joined(row) for row in itertools.product(*parts)) if search is None else ()
-    for options in (base, *varied, search.space if search else {}):
-        check_options(options)
     if search is None and not varied:
         raise ConfigError("the plan has no trial")
     return Plan(
@@ -211,17 +238,84 @@ def parse_plan(document: Mapping[str, Any], name: str, listed: Sequence[Mapping[
     )
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse names that no option of a trial has; whether there is such an option, the trainer says.
+def checked_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options of trials as they are kept: each value is one that `sweep.json` gives back as it was.
+
+    Whether there is such an option, and whether it has such a value, the trainer says.
+
+    Args:
+        options: as a file or a program gives them.
+        where: they stand, for errors.
 
     Raises:
-        ConfigError: with the name.
+        ConfigError: a name that no option of a trial has, two that mean the same option, or a value that no option has.
     """
+    _check_names(options, where)
+    return {name: _plain(value, f"{where} {name}") for name, value in options.items()}
+
+
+def _check_names(options: Mapping[str, Any], where: str) -> None:
+    seen: dict[str, str] = {}
     for name in options:
         if not isinstance(name, str) or not _OPTION.fullmatch(name):
             raise ConfigError(f"{name!r} is no name of an option; write learning_rate, without hyphens")
-        if name in _NOT_FOR_TRIALS:
-            raise ConfigError(f"a trial cannot set {name}; the sweep decides where its trials are and how they go on")
+        option = our_name(name)
+        if option in _NOT_FOR_TRIALS:
+            here = name if name == option else f"{name}, here {option}"
+            raise ConfigError(f"a trial cannot set {here}; the sweep decides where its trials are and how they go on")
+        if option in seen:
+            raise ConfigError(f"{where} sets {option} as {seen[option]} and as {name}; leave one out")
+        seen[option] = name
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A value that JSON holds exactly, and for which the same word is typed.
+
+    A number of numpy becomes Python's, a path text, and infinity, which JSON has no number for, the text that is typed
+    for it, as in config.json.
+    """
+    if isinstance(value, list | tuple):
+        return [_plain(each, where) for each in value]
+    if isinstance(value, dict):
+        table = _plain_table(value, where)
+        try:
+            json.dumps(table, allow_nan=False)
+        except ValueError:  # infinity in a table is not the text "inf"; so what is typed for the whole table is kept
+            return json.dumps(table)
+        return table
+    value = _scalar(value, where)
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{where} holds a zero byte, which no command line can have; write it without")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain_table(table: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """What JSON makes of a table, but for infinity."""
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [inside(each) for each in value]
+        return _plain_table(value, where) if isinstance(value, dict) else _scalar(value, where)
+
+    for key in table:
+        if not isinstance(key, str):
+            raise ConfigError(f"{where} has the key {key!r}, and JSON has text only; write {str(key)!r}")
+    return {key: inside(value) for key, value in table.items()}
+
+
+def _scalar(value: Any, where: str) -> Any:
+    """A single value as Python has it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, PurePath):
+        value = str(value)
+    # Not a class derived from these, such as an enum: what is typed for it and what JSON holds are two things.
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise ConfigError(
+            f"{where} is a {type(value).__name__}, which no option has; write a number, text, true or false, or a list "
+            "or table of these"
+        )
+    return value
 
 
 def read_injected(path: Path) -> list[dict[str, Any]]:
@@ -231,14 +325,17 @@ def read_injected(path: Path) -> list[dict[str, Any]]:
         ConfigError: it is neither.
         OSError: it cannot be read.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text in UTF-8 ({error.reason}); save it as UTF-8") from error
     try:
         found: Any
         if path.suffix == ".jsonl":
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
             found = tomllib.loads(text).get("trials")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: nested without end
         raise ConfigError(f"{path} cannot be understood: {error}") from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ConfigError(f"{path} should hold a table [[trials]] of options per trial, or JSON, one object per line")
@@ -264,7 +361,8 @@ def _grid(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, values in table.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"[grid] {name} should be a list of values, such as {name} = [1, 2]")
-    return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
+    lists = checked_options(table, "[grid]")
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
 def _draws(table: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -306,6 +404,7 @@ def _space(table: Mapping[str, Any], where: str) -> dict[str, Distribution]:
     found = {name: entry for name, entry in table.items() if name not in ("trials", "seed", "method", "cost")}
     if not found:
         raise ConfigError(f"{where} names no option; add learning_rate = {{log_uniform = [1e-4, 1e-2]}}")
+    _check_names(found, where)
     return {name: _distribution(f"{where} {name}", entry) for name, entry in found.items()}
 
 
@@ -316,6 +415,7 @@ def _distribution(where: str, entry: Any) -> Distribution:
     ((kind, values),) = entry.items()
     if not isinstance(values, list | tuple) or not values:
         raise ConfigError(f"{where}: {kind} should be a list of values")
+    values = _plain(values, where)
     if kind in _RANGES:
         numbers = int if kind == "int" else (int, float)
         fits = len(values) == 2 and all(isinstance(v, numbers) and not isinstance(v, bool) for v in values)
@@ -326,13 +426,20 @@ def _distribution(where: str, entry: Any) -> Distribution:
     return Distribution(kind, tuple(values))
 
 
-def _require_once(parts: Iterable[Mapping[str, Any]]) -> None:
-    seen: set[str] = set()
+def _written(options: Iterable[str]) -> dict[str, str]:
+    """Our name of an option -> how its author wrote it."""
+    return {our_name(name): name for name in options}
+
+
+def _require_once(parts: Iterable[Iterable[str]]) -> None:
+    """Refuse an option that two parts of a plan set, under whatever names."""
+    seen: dict[str, str] = {}
     for part in parts:
-        for name in part:
-            if name in seen:
-                raise ConfigError(f"the plan sets {name} in two places; leave one out")
-            seen.add(name)
+        for option, name in _written(part).items():
+            if option in seen:
+                told = name if name == seen[option] else f"{option} as {seen[option]} and as {name}"
+                raise ConfigError(f"the plan sets {told} in two places; leave one out")
+            seen[option] = name
 
 
 def _require_known(document: Mapping[str, Any], known: Sequence[str], where: str) -> None:

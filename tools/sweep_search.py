@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from appo.tools.sweep_plan import Distribution, Search, typed
+from appo.tools.sweep_plan import Distribution, Search, our_name, typed
 from appo.tools.sweep_state import DONE, FAILED, REFUSED, Record, Result
 from appo.utils.options import ConfigError
 
@@ -51,14 +51,16 @@ def choose(
     directions = [optuna.study.StudyDirection[each.upper()] for each in (direction, *["minimize"] * bool(search.cost))]
     study = optuna.create_study(directions=directions, sampler=sampler)
     space = {name: _for_optuna(source) for name, source in search.space.items()}
+    names = {our_name(name): name for name in space}  # trials may be injected under others
     states = optuna.trial.TrialState
     for name, record in records.items():
-        if record.varied.keys() != space.keys():
+        varied = {names.get(our_name(option), option): value for option, value in record.varied.items()}
+        if varied.keys() != space.keys():
             continue
         values: list[Any] = [results[name].objective, *([results[name].cost(search.cost)] if search.cost else [])]
         is_over = record.state in (FAILED, REFUSED) or (record.state == DONE and None in values)
         state = states.FAIL if is_over else states.COMPLETE if record.state == DONE else states.RUNNING
-        given = {option: _to_optuna(search.space[option], chosen) for option, chosen in record.varied.items()}
+        given = {option: _to_optuna(search.space[option], chosen) for option, chosen in varied.items()}
         told = values if state == states.COMPLETE else None
         with contextlib.suppress(ValueError):  # of ranges that have changed since, or injected from outside of them
             study.add_trial(optuna.trial.create_trial(state=state, params=given, distributions=space, values=told))

@@ -1,4 +1,7 @@
-"""What is known of a sweep's trials: `sweep.json`, what the trials' own folders tell, and a table of both."""
+"""What is known of a sweep's trials: `sweep.json`, what the trials' own folders tell, and a table of both.
+
+Options are stored as they are: `sweep_plan.checked_options` has let only such values in that JSON gives back.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.tools.plot import METRICS_FILE
+from appo.tools.experiments import METRICS_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.utils.files import atomic_write_json, read_json_lines
 from appo.utils.options import ConfigError
 
@@ -91,8 +94,8 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 
 def result_of(folder: Path, objective: str, direction: str) -> Result:
     """What the files of a trial tell, while it runs or afterwards; of several policies, the best one counts."""
-    summary = _document(folder / "summary.json")
-    told = summary or _document(folder / "status.json")
+    summary = _document(folder / SUMMARY_FILE)
+    told = summary or _document(folder / STATUS_FILE)
     values = _objectives(folder, told, objective)
     best = (max if direction == "maximize" else min)(values, default=None)
     seconds = _number(told.get("train_seconds"))

@@ -14,9 +14,18 @@ import time
 from collections.abc import Sequence
 
 from appo.algorithms.run.wandb_mirror import INSTALL, Mirror, MirrorError, account_of, add_words, follow
-from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
+from appo.tools.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REFUSED,
+    OneLineParser,
+    Refused,
+    as_program,
+)
 from appo.tools.experiments import Found, find_experiments, place_of
 from appo.tools.run_status import STARTING, TRAINING, status_of
+from appo.utils.options import ConfigError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,15 +40,25 @@ def main(argv: Sequence[str]) -> int:
         for experiment in find_experiments(given.experiments):
             if experiment.problem:
                 raise Refused(f"{experiment.name} cannot be sent: {experiment.problem}")
-            mirror = Mirror(experiment.folder, account_of(given), print)
-            follow(mirror, lambda seconds, of=experiment: _has_ended(of, seconds))  # type: ignore[misc]
+            _send(experiment, Mirror(experiment.folder, account_of(given), print))
     except Refused as error:
         print(f"wandb: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    except MirrorError as error:
+    except (MirrorError, ConfigError, OSError) as error:
         print(f"wandb: {error}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("\nwandb: interrupted; the same command sends the rest", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return EXIT_OK
+
+
+def _send(experiment: Found, mirror: Mirror) -> None:
+    try:
+        follow(mirror, lambda seconds: _has_ended(experiment, seconds))
+    except KeyboardInterrupt:
+        mirror.finish()  # of what was sent, or lies on disk
+        raise
 
 
 def _has_ended(experiment: Found, seconds: float) -> bool:

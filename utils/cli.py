@@ -219,6 +219,11 @@ def check_layer(
     return checked
 
 
+_ABOUT_REFERENCE = """\
+An option is typed `--name=value`. Defaults are the declared ones: an environment's family, or the fit to it, replaces
+many, and `python train_appo.py --help --env=NAME` shows those of a run. This page is written by `{command}`."""
+
+
 def reference_page(groups: Mapping[str, type], others: Mapping[str, type], command: str) -> str:
     """The reference page of all options in Markdown.
 
@@ -227,7 +232,7 @@ def reference_page(groups: Mapping[str, type], others: Mapping[str, type], comma
         others: the same of those that are there one at a time, so that they may have names in common.
         command: what writes the page.
     """
-    lines = ["# Options", "", f"Written by `{command}`; do not edit. An option is typed `--name=value`.", ""]
+    lines = ["# Options", "", _ABOUT_REFERENCE.format(command=command), ""]
     for together in (groups, *({title: config_type} for title, config_type in others.items())):
         options = declared_options(together)
         for group, config_type in together.items():

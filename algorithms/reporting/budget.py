@@ -21,8 +21,8 @@ class Budget(NamedTuple):
     def reason(self, env_frames: int) -> str:
         """Which limit was reached."""
         if env_frames >= self.env_frames:
-            return f"reached train_for_env_steps={self.env_frames:g}"
-        return f"reached train_for_seconds={self.seconds:g}"
+            return f"reached train_for_env_steps={self.env_frames:.15g}"
+        return f"reached train_for_seconds={self.seconds:.15g}"
 
     def seconds_left(self, env_frames: int, seconds: float, frames_per_second: float) -> float:
         """At the present speed; infinite when nothing moves, or no limit is set."""

@@ -182,6 +182,11 @@ class RunConfig:
         """The experiment's folder."""
         return Path(self.train_dir).expanduser() / self.experiments_root / self.experiment
 
+    @property
+    def config_file(self) -> Path:
+        """What its options are kept in."""
+        return self.folder / CONFIG_FILE
+
     def checkpoint_dir(self, policy: int) -> Path:
         """Where a policy's checkpoints lie."""
         return self.folder / f"checkpoint_p{policy}"

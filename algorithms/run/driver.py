@@ -97,6 +97,7 @@ class Driver:
             self.statistics,
             self._event_log,
             self._population_log,
+            experiment.folder,
             experiment.log_dir,
             self._run_state,
             callback,

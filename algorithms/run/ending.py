@@ -10,28 +10,30 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from appo.algorithms.checkpoint_names import list_best, list_named
+from appo.algorithms.checkpoint_names import list_best, list_named, policy_folder
 from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.config import RunConfig
 from appo.algorithms.train_config import TrainConfig
 
 
 def lines(
-    config: TrainConfig, last: RunSnapshot, reason: str, program: str = "", unsaved: Sequence[str] = ()
+    config: TrainConfig, folder: Path, last: RunSnapshot, reason: str, program: str = "", unsaved: Sequence[str] = ()
 ) -> list[str]:
     """Best and last return, frames, time, and the commands to go on with.
 
     Args:
         config: of the run.
+        folder: of the experiment, absolute: environments may have changed the directory.
         last: how it ended.
         reason: why it ended, as the driver tells.
         program: what was started; empty: this program.
         unsaved: what was typed, where `config.json` does not keep it.
     """
-    return [*_results(config, last), "", *_commands(config, last, reason, program or sys.argv[0], unsaved)]
+    commands = _commands(config, folder, last, reason, program or sys.argv[0], unsaved)
+    return [*_results(config, folder, last), "", *commands]
 
 
-def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
+def _results(config: TrainConfig, folder: Path, last: RunSnapshot) -> Iterator[str]:
     several = len(last.policies) > 1
     for policy, numbers in enumerate(last.policies):
         name = f"policy {policy}: " if several else ""
@@ -42,7 +44,7 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
         told = f"{name}mean return of the last {episodes} episodes {numbers.avg_reward:.4g}"
         if not numbers.has_new_episodes:
             told += " (of earlier starts: none has ended since)"
-        best = list_best(config.run.checkpoint_dir(policy), config.run.save_best_metric)
+        best = list_best(policy_folder(folder, policy), config.run.save_best_metric)
         if best and best[0].value > float("-inf"):
             told += f"; best checkpoint {best[0].value:.4g} ({best[0].label}) after {best[0].steps[1]:,} frames"
         yield told
@@ -54,14 +56,14 @@ def _results(config: TrainConfig, last: RunSnapshot) -> Iterator[str]:
 
 
 def _commands(
-    config: TrainConfig, last: RunSnapshot, reason: str, program: str, unsaved: Sequence[str]
+    config: TrainConfig, folder: Path, last: RunSnapshot, reason: str, program: str, unsaved: Sequence[str]
 ) -> Iterator[str]:
     run = config.run
     place = [f"--experiment={run.experiment}"]
     place += [f"--{name}={value}" for name in ("train_dir", "experiments_root") if (value := _other(run, name))]
     typed = unsaved or [f"--env={config.env.env}", *place, *_more(config, reason)]
     yield f"train on:  {_words(program, 'train', typed)}"
-    saved = [policy for policy in range(len(last.policies)) if list_named(run.checkpoint_dir(policy), "latest")]
+    saved = [policy for policy in range(len(last.policies)) if list_named(policy_folder(folder, policy), "latest")]
     if saved:
         best = max(saved, key=lambda policy: _return_of(last, policy))
         which = [f"--policy_index={best}"] if len(last.policies) > 1 else []

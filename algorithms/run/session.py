@@ -227,7 +227,7 @@ def _follow(driver: Driver, config: TrainConfig, experiment: Experiment, stop: S
         return _fail(f"the last checkpoint could not be written: {why}", config, experiment.log_file("driver"))
     log.info("%s; %s", reason, status_line(last))
     log.info("experiment folder: %s", experiment.folder)
-    for line in ending.lines(config, last, reason, unsaved=experiment.unsaved_words):
+    for line in ending.lines(config, experiment.folder, last, reason, unsaved=experiment.unsaved_words):
         print(line, flush=True)
     return stop.exit_code
 

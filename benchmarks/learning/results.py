@@ -203,7 +203,7 @@ def groups(results: Sequence[Result]) -> list[Group]:
     found = []
     for name, runs in by_task.items():
         env, budget, *_ = KNOWN[name]
-        end = max(KNOWN[other].frames for other in by_task if KNOWN[other].env == env)
+        end = max(result.points[-1][0] for result in results if KNOWN[result.task].env == env)
         label = f"{budget / 1e6:g}M frames" if envs.count(env) > 1 else ""
         found.append(group_of(env, label, runs, end, budgets=[budget] * len(runs)))
     return found

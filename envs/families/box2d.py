@@ -54,7 +54,7 @@ def defaults(name: str) -> dict[str, Any]:
     if name.startswith("CarRacing"):
         return values | {"encoder": "conv_nature", "nonlinearity": "relu", "obs_scale": 255.0}
     values |= {"encoder": "mlp", "mlp_layers": "64,64", "encoder_extra_fc_layers": 0, "nonlinearity": "tanh"}
-    values |= {"normalize_input": True}
+    values |= {"normalize_input": True, "hidden_size": 128}  # of the memory that --use_rnn=True adds
     if name.startswith("LunarLander"):
         # Landing pays after hundreds of steps: a shorter horizon prefers to hover.
         values |= {"gamma": 0.999, "gae_lambda": 0.98, "exploration_loss_coeff": 0.01}

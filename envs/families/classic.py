@@ -60,6 +60,7 @@ def defaults(name: str) -> dict[str, Any]:
         "encoder": "mlp",
         "mlp_layers": "64,64",
         "encoder_extra_fc_layers": 0,
+        "hidden_size": 128,  # of the memory that --use_rnn=True adds
         "nonlinearity": "tanh",
         "actor_critic_share_weights": False,
         "use_rnn": False,
@@ -74,7 +75,7 @@ def defaults(name: str) -> dict[str, Any]:
     }
     if name == NO_VELOCITY:
         memory = {"use_rnn": True, "rnn_chrono_init": 64, "actor_critic_share_weights": True}
-        return values | memory | {"mlp_layers": "128", "hidden_size": 128}
+        return values | memory | {"mlp_layers": "128"}
     if name in ("Pendulum-v1", "MountainCarContinuous-v0"):
         deviation = {"adaptive_stddev": False, "initial_stddev": 0.6, "exploration_loss_coeff": 0.0}
         return values | deviation | {"ppo_epochs": 8}

@@ -49,6 +49,7 @@ def defaults(name: str) -> dict[str, Any]:
         "encoder": "mlp",
         "mlp_layers": "64,64",
         "encoder_extra_fc_layers": 0,
+        "hidden_size": 128,  # of the memory that --use_rnn=True adds
         "nonlinearity": "tanh",
         "use_rnn": False,
         "actor_critic_share_weights": False,

@@ -31,7 +31,7 @@ EXAMPLE = "corridor"
 PLACEHOLDER = "name"
 FOREIGN_FLAGS = {
     "rm", "interactive", "tty", "volume", "tag", "user", "shm-size", "gpus", "build-arg", "help", "logdir",
-    "index-url", "local-dir", PLACEHOLDER,
+    "index-url", "local-dir", "workdir", "entrypoint", PLACEHOLDER,
 }  # fmt: skip
 COMMANDS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
 COMMANDS.append(ROOT / "algorithms" / "run" / "wandb_mirror.py")  # for one of the tools
@@ -128,7 +128,7 @@ def test_every_variable_given_to_make_in_the_documents_is_one_of_the_makefile():
 def test_every_program_that_the_readme_starts_exists():
     commands = [line for block in code_blocks(README, "sh") for line in block.splitlines()]
     words = [shlex.split(command, comments=True) for command in commands]
-    scripts = {line[1] for line in words if line and line[0] == "python"}
+    scripts = {line[1] for line in words if line and line[0] == "python" and line[1] != "-m"}
     modules = set(re.findall(r"python -m (\w+(?:\.\w+)+)", "\n".join(PAGES.values())))
     assert {"train_appo.py", "enjoy_appo.py"} <= scripts
     assert "appo.tools.plot" in modules

@@ -86,13 +86,20 @@ def test_the_score_of_a_game_counts_where_an_episode_is_a_life_and_the_newest_ev
 
 
 def test_two_budgets_of_one_environment_are_two_groups():
-    one = Result("hopper_1m", 1, 1_000_000, 60.0, 1, "", 0.0, 0.0, 0.0, [[1e5, 1.0], [1e6, 2.0]])
-    both = results.groups([one, one._replace(seed=2), one._replace(task="hopper")])
+    one = Result("hopper_1m", 1, 1_000_300, 60.0, 1, "", 0.0, 0.0, 0.0, [[1e5, 1.0], [1_000_300, 2.0]])
+    three = one._replace(task="hopper", points=[[1e5, 1.0], [3_000_500, 2.0]])
+    both = results.groups([one, one._replace(seed=2), three])
     assert [(group.label, group.num_runs, group.x[-1]) for group in both] == [
-        ("1M frames", 2, 3e6),
-        ("3M frames", 1, 3e6),
+        ("1M frames", 2, 3_000_500),
+        ("3M frames", 1, 3_000_500),
     ]
     assert [group.label for group in results.groups([one])] == [""]
+
+
+def test_the_last_points_are_drawn_though_they_lie_behind_the_budget():
+    one = Result("cartpole", 1, 300_467, 9.0, 1, "", 500.0, 500.0, 0.0, [[4e3, 14.0], [300_467, 500.0]])
+    (group,) = results.groups([one, one._replace(seed=2, points=[[4e3, 20.0], [301_000, 480.0]])])
+    assert group.summary.mean[-1] == 490.0
 
 
 def test_what_cannot_be_drawn_is_refused_in_one_line(tmp_path, capsys):

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from appo.algorithms.config import CHOSEN, resolve, resolve_evaluation
-from appo.algorithms.train_config import to_json
+from appo.algorithms.config import CHOSEN, resolve, resolve_evaluation, with_env_of_experiment
+from appo.algorithms.train_config import to_json, values_of
 from appo.utils.options import ConfigError
 
 PLAN = """
@@ -51,6 +51,25 @@ def test_values_of_every_kind_are_read_with_the_environment_and_groups_may_be_ta
     assert (config.learning.gamma, config.learning.rollout, config.learning.learning_rate) == (0.5, 16, 1e-3)
     assert config.model.mlp_widths == (64, 32) and config.model.use_rnn is False
     assert config.env.kwargs == {"size": 3, "name": "x"}
+
+
+def test_a_table_may_be_called_as_an_option_of_its_group_is(write, tmp_path):
+    path = write("[env]\nenv = 'sample_task'\nwrap_time_limit = 9\n")
+    config = resolve([f"--config={path}", f"--train_dir={tmp_path}"]).config
+    assert (config.env.env, config.env.wrap_time_limit) == ("sample_task", 9)
+
+
+def test_options_of_what_the_experiment_names_are_known_to_a_file(start, save_config, write, tmp_path):
+    save_config(start("--auxiliary_loss=action_smoothness"))
+    path = write("res_w = 16\naction_smoothness_coeff = 0.25\n")
+    words = with_env_of_experiment(["--experiment=default_experiment", f"--train_dir={tmp_path}", f"--config={path}"])
+    resumed = resolve(words)
+    assert resumed.resumed and resumed.config.family.res_w == 16
+    assert values_of(resumed.config)["action_smoothness_coeff"] == 0.25
+    watched = resolve_evaluation([f"--train_dir={tmp_path}", f"--config={path}"])
+    assert watched.config.family.res_w == 16
+    path.write_text(f"train_dir = '{tmp_path}'\nexperiment = 'default_experiment'\nres_w = 24\n")
+    assert resolve_evaluation([f"--config={path}"]).config.family.res_w == 24
 
 
 def test_what_a_file_sets_is_saved_as_typed_and_changes_a_resumed_run(start, save_config, write):
@@ -113,6 +132,7 @@ def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp
         ("plan.json", '{"hidden_size": 0}', "{file} sets hidden_size=0; allowed: at least 1"),
         ("plan.json", '{"use_rnn": "perhaps"}', "{file} sets use_rnn='perhaps'; expected True or False"),
         ("plan.toml", "config = 'b.toml'", "{file} sets config; that is for the command line: leave it out"),
+        ("plan.toml", "gamma = 0.9\n[learning]\ngamma = 0.8", "{file} sets gamma twice; leave one of them out"),
         ("plan.toml", "gamma 0.9", "{file} is no TOML: "),
         ("plan.json", "{", "{file} is no JSON: "),
         ("plan.json", "[1]", "{file} holds no names and values; for example"),

@@ -92,8 +92,15 @@ def test_arguments_of_an_environment_are_collected():
     assert words == ["--env=x", '--env_kwargs={"a": 1, "b": true, "c": "red"}'] and notes == []
     words, _ = translated(["--env_kwargs.a=no", "--env_kwargs.b=Yes", '--env_kwargs.c="no"', "--env_kwargs.d=FALSE"])
     assert words == ['--env_kwargs={"a": false, "b": true, "c": "no", "d": false}'], "as the program's own options"
+    words, _ = translated(["--env_kwargs.a={'b': (1, None)}", "--env_kwargs.c=[1, True]", "--env_kwargs.d={1, 2}"])
+    assert words == ['--env_kwargs={"a": {"b": [1, null]}, "c": [1, true], "d": "{1, 2}"}'], "as Python writes them"
     words, _ = translated(["--env_kwargs", '{"a": 1, "b": 2}', "--env-kwargs.b", "3", "--seed=1"])
     assert json.loads(typed_word(words, "env_kwargs") or "") == {"a": 1, "b": 3} and "--seed=1" in words
+
+
+def test_arguments_beside_a_word_that_is_no_object_do_not_hide_it():
+    with pytest.raises(ConfigError, match=r"^env_kwargs=\{size: 3\} is no JSON"):
+        resolve(translated(["--env=CartPole-v1", "--env_kwargs={size: 3}", "--env_kwargs.a=1"])[0])
 
 
 def test_an_argument_of_an_environment_without_a_value_is_refused_and_takes_no_other_word():

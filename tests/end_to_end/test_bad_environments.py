@@ -246,3 +246,4 @@ def test_an_environment_that_changes_directory_moves_nothing(hostile, tmp_path):
     assert run.end() == 0, run.output
     assert list((run.folder / "checkpoint_p0").glob("*.pth")) and (run.folder / "summary.json").exists()
     assert not list((tmp_path / "elsewhere").iterdir()) and "Traceback" not in run.output
+    assert "\nwatch:" in run.output  # its last lines have found the checkpoint

@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo.algorithms.config import resolve as resolve_words
 from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext
@@ -49,6 +50,12 @@ def test_what_has_no_vectorised_form_is_refused(name):
 def test_memory_is_on_only_where_velocities_are_hidden():
     assert FAMILY.defaults("CartPole-v1")["use_rnn"] is False
     assert FAMILY.defaults(NO_VELOCITY)["use_rnn"] is True
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "LunarLander-v3", "Hopper-v5"])
+def test_a_memory_that_is_asked_for_is_as_small_as_the_network_before_it(name):
+    config = resolve_words([f"--env={name}", "--use_rnn=True"]).config
+    assert config.model.use_rnn and config.model.hidden_size == 128
 
 
 def test_an_image_can_be_rendered_when_asked_for():

@@ -236,6 +236,7 @@ def test_a_budget_is_spent_by_frames_or_seconds_whichever_comes_first(clock):
     assert Budget(5_000, 1000.0).spent(5000, 50.0) == 1.0
     assert Budget(5_000, 1000.0).reason(5000) == "reached train_for_env_steps=5000"
     assert Budget(10_000, 50.0).reason(5000) == "reached train_for_seconds=50"
+    assert Budget(1_234_567, 50.0).reason(1_234_567) == "reached train_for_env_steps=1234567"
 
 
 @pytest.mark.parametrize("budget", [Budget(0, 100.0), Budget(100, 0.0)])

@@ -33,7 +33,9 @@ class Case:
         config: Any = types.SimpleNamespace(run=RunConfig(**(values | options)))
         unused: Any = None
         roster = Roster({LEARNER: Group(policies, 1)})
-        context = ControllerContext(config, unused, roster, self.statistics, unused, unused, unused, self.run_state)
+        context = ControllerContext(
+            config, unused, roster, self.statistics, unused, unused, unused, unused, self.run_state
+        )
         self.scheduler = CheckpointScheduler(context)
         self.scheduler.may_save = True
 

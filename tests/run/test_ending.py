@@ -29,7 +29,8 @@ def config_of(tmp_path, *words):
 
 
 def told(tmp_path, last, *words, reason="stopped by SIGINT", program="train_appo.py", unsaved=()):
-    return ending.lines(config_of(tmp_path, *words), last, reason, program, unsaved)
+    config = config_of(tmp_path, *words)
+    return ending.lines(config, config.run.folder, last, reason, program, unsaved)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def _has_a_checkpoint(tmp_path):
 def test_returns_frames_and_time_are_told_for_each_policy(tmp_path):
     config = config_of(tmp_path, "--num_policies=2")
     save(config.run.checkpoint_dir(1), "best", 3, 40_000, {}, metric=480.0, metric_name="reward")
-    lines = ending.lines(config, snapshot(None, 471.25), "stopped by SIGINT", "train_appo.py")
+    lines = ending.lines(config, config.run.folder, snapshot(None, 471.25), "stopped by SIGINT", "train_appo.py")
     assert lines[0] == "policy 0: no episode has ended yet, so there is no return"
     assert lines[1] == (
         "policy 1: mean return of the last 70 episodes 471.2; best checkpoint 480 (reward) after 40,000 frames"
@@ -54,9 +55,9 @@ def test_of_several_policies_the_best_one_is_watched(tmp_path):
     config = config_of(tmp_path, "--num_policies=3")
     for policy in (0, 2):
         save(config.run.checkpoint_dir(policy), "latest", 3, 40_000, {})
-    lines = ending.lines(config, snapshot(32.0, 500.0, 213.0), "stopped by SIGINT", "train_appo.py")
+    lines = ending.lines(config, config.run.folder, snapshot(32.0, 500.0, 213.0), "stopped by SIGINT", "train_appo.py")
     assert lines[-2].endswith(f"enjoy_appo.py --experiment=x --train_dir={tmp_path} --policy_index=2")
-    lines = ending.lines(config, snapshot(None, 500.0, None), "stopped by SIGINT", "train_appo.py")
+    lines = ending.lines(config, config.run.folder, snapshot(None, 500.0, None), "stopped by SIGINT", "train_appo.py")
     assert lines[-2].endswith("--policy_index=0")
 
 

@@ -48,6 +48,7 @@ class Case:
             unused,
             self.log,
             folder,
+            folder,
             unused,
         )
         self.folder, self.population = folder, Population(self.context)

@@ -43,8 +43,9 @@ class Case:
         self.statistics = small_statistics(policies=policies)
         unused: Any = None
         log, roster = PopulationLog(folder), Roster({LEARNER: Group(policies, 1)})
+        run_folder = self.config.run.folder
         self.context = ControllerContext(
-            self.config, self.statistics.arrays, roster, self.statistics, unused, log, folder, unused
+            self.config, self.statistics.arrays, roster, self.statistics, unused, log, run_folder, folder, unused
         )
         self.folder, self.play = folder, SelfPlay(self.context)
         for policy in range(policies):

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = [sys.executable, str(Path(__file__).resolve())]  # the program
 STARTS = "starts.jsonl"  # a line per start: when, on which cores, with which words
 FINISH = "finish"
 TWICE = "twice.txt"  # there when two processes trained at the same time
@@ -35,7 +36,7 @@ class Launched:
         self, plan: Path, *words: str, program: list[str] | None = None, prints_to: int = subprocess.PIPE
     ) -> None:
         """`program`: what starts a trial; None: the stand-in. `prints_to`: a descriptor, such as a terminal's."""
-        program = [sys.executable, str(Path(__file__).resolve())] if program is None else program
+        program = STAND_IN if program is None else program
         code = f"import sys; from appo.tools.sweep import main; sys.exit(main(sys.argv[1:], {program!r}))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(plan), *words],

@@ -1,5 +1,6 @@
 """The command `hub`: a folder that plays on elsewhere, its card, and a push to a hub that answers, or does not."""
 
+import importlib.util
 import json
 import os
 import re
@@ -82,10 +83,23 @@ def test_wrong_words_are_refused_in_one_line(tmp_path, capsys, monkeypatch, word
 def test_a_folder_of_something_else_is_left_alone(experiment, tmp_path, capsys):  # noqa: F811
     _, folder = experiment("CartPole-v1")
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("dear")
-    assert main([str(folder), str(tmp_path / "mine")]) == EXIT_REFUSED
-    assert "holds something else" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+    for name in ("letter.txt", "README.md"):
+        (tmp_path / "mine" / name).write_text("dear")
+        assert main([str(folder), str(tmp_path / "mine")]) == EXIT_REFUSED
+        assert "holds something else" in capsys.readouterr().err
+    assert {path.read_text() for path in (tmp_path / "mine").iterdir()} == {"dear"}
+
+
+def test_without_the_packages_of_onnx_the_rest_is_made(experiment, tmp_path, monkeypatch, capsys):  # noqa: F811
+    _, folder = experiment("CartPole-v1")
+    made = tmp_path / "pole"
+    assert main([str(folder), str(made)]) == EXIT_OK and (made / "policy.onnx.md").exists()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    capsys.readouterr()
+    assert main([str(folder), str(made)]) == EXIT_OK
+    told = capsys.readouterr().err
+    assert "policy.onnx is left out: .onnx needs onnx" in told and "pip install onnx" in told
+    assert not list(made.glob("policy.onnx*")) and list(made.rglob("*.pth"))
 
 
 def test_what_was_trained_is_not_deleted(experiment, tmp_path, capsys):  # noqa: F811

@@ -86,6 +86,10 @@ def test_who_holds_the_lock_trains_whatever_the_files_say(train_dir):
         os.utime(folder / ".lock", (long_ago, long_ago))
         write_status(folder, at=time.time() - 700)
         assert looked_at(folder).told_state == "training: no sign of life for 11 min"
+        write_status(folder, state="ended", at=time.time() + 1.0, reason="stopped by SIGINT")  # it lets go of it last
+        assert looked_at(folder).told_state == "ended: stopped by SIGINT"
+        (folder / "summary.json").unlink()
+        write_status(folder)
     finally:
         os.close(lock)
     assert looked_at(folder).state == DIED
@@ -140,6 +144,13 @@ def test_what_comes_from_the_config_of_another_experiment_is_not_told_as_typed(t
     values = json.loads((plain / "config.json").read_text())["options"] | {"lr_schedule": "linear_decay"}
     (plain / "config.json").write_text(json.dumps({"options": values, "typed": ["env"]}))
     assert listed(capsys, here, "--json")[1]["options"] == {"learning_rate": 0.5, "gamma": 0.9}
+    taken = json.loads((here / "taken" / "config.json").read_text())
+    started = f"now  train_appo.py --config={source} --lr=0.5\nlater  train_appo.py --experiment=taken\n"
+    (here / "taken" / "command_lines.txt").write_text(started)
+    resumed = {"options": taken["options"] | {"config": ""}, "typed": taken["typed"]}  # it went on without the file
+    (here / "taken" / "config.json").write_text(json.dumps(resumed))
+    assert listed(capsys, here, "--json")[1]["options"] == {"learning_rate": 0.5, "gamma": 0.9}
+    (here / "taken" / "config.json").write_text(json.dumps(taken))
     source.unlink()
     started = f"now  train_appo.py --env=CartPole-v1 --config={source} --lr=0.5\n"
     (here / "taken" / "command_lines.txt").write_text(started)
@@ -277,6 +288,13 @@ def test_a_damaged_run_hides_no_other(train_dir, capsys):
     assert "runs: good is left out: " in told.err and "status.json cannot be read" in told.err
     assert told.err.count("\n") == 1 and "group/dead" in told.out
     assert runs.main([str(train_dir), "--compare", "good", "new"]) == 2
+
+
+def test_where_no_run_can_be_read_there_is_no_table(tmp_path, capsys):
+    (write_experiment(tmp_path, "only") / "status.json").write_text("{")
+    assert runs.main([str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "only is left out" in told.err and "there is none that can be read" in told.err and not told.out
 
 
 def test_a_run_of_another_machine_or_without_handlers_gets_no_signal(train_dir, capsys):

@@ -4,16 +4,30 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from appo.tools import sweep_launcher
 from appo.tools import sweep_processes as processes
 from appo.tools.sweep import main
 from appo.tools.sweep_processes import slots_of
 from appo.utils.options import ConfigError
 from tests.reporting.terminal_emulator import PseudoTerminal
-from tests.tools.sweep_cases import FINISH, ROOT, STARTS, TWICE, Launched, nothing_left_in, starts, states, wait_for
+from tests.tools.sweep_cases import (
+    FINISH,
+    ROOT,
+    STAND_IN,
+    STARTS,
+    TWICE,
+    Launched,
+    nothing_left_in,
+    starts,
+    states,
+    wait_for,
+)
 
 needs_two_cores = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
@@ -33,9 +47,9 @@ def launch(tmp_path):
     """Starts launchers of a plan in the test's folder; nothing of them is left afterwards."""
     with nothing_left_in(tmp_path) as launched:
 
-        def begin(plan, *words, **keywords):
-            (tmp_path / "plan.toml").write_text(plan)
-            launched.append(Launched(tmp_path / "plan.toml", *words, **keywords))
+        def begin(plan, *words, name="plan.toml", **keywords):
+            (tmp_path / name).write_text(plan)
+            launched.append(Launched(tmp_path / name, *words, **keywords))
             return launched[-1]
 
         yield begin
@@ -127,14 +141,20 @@ def test_trials_are_added_while_a_sweep_runs_and_bad_ones_are_told(launch, tmp_p
     sweep = tmp_path / "train_dir" / "plan"
     running = launch(plan)
     wait_for(lambda: starts(sweep / "trial"))
-    bad = "[[trials]]\nlearning_rat = 0.5\n[[trials]]\nexperiment = 'mine'\n"
-    (sweep / "inject.toml").write_text(bad + "[[trials]]\nlearning_rate = 0.5\n")
+    bad = "[[trials]]\nlearning_rat = 0.5\n[[trials]]\nexperiment = 'mine'\n[[trials]]\nexp_name = 'mine'\n"
+    bad += "[[trials]]\nenv_kwargs = {until = 2026-01-01}\n"
+    same = "[[trials]]\nlearning_rate = 0.5\n[[trials]]\nlr = 0.5\n"
+    (sweep / "inject.toml").write_bytes("# \u00fc\n".encode("latin-1") + (bad + same).encode())
+    wait_for(lambda: "save it as UTF-8" in running.process.stdout.readline())
+    (sweep / "inject.toml").write_text(bad + same)
     wait_for(lambda: "learning_rate=0.5" in states(sweep))
     (sweep / FINISH).touch()
     code, printed = running.end()
     assert code == 0
     assert states(sweep) == {"trial": "done", "learning_rate=0.5": "done"}
-    assert "did you mean learning_rate" in printed and printed.count("this trial was not added") == 2
+    assert "did you mean learning_rate" in printed and printed.count("this trial was not added") == 5
+    assert "lr=0.5 is the same as learning_rate=0.5" in printed
+    assert "Traceback" not in printed
     assert launch(plan).end()[0] == 0
     assert len(starts(sweep / "learning_rate=0.5")) == 1
 
@@ -154,10 +174,92 @@ def test_a_sweep_without_its_state_finds_what_is_done_by_the_folders(launch, tmp
     assert len(starts(sweep / "trial")) == 1
 
 
+def test_trials_whose_options_have_no_limit_are_found_again(launch, tmp_path):
+    sweep = tmp_path / "train_dir" / "plan"
+    sweep.mkdir(parents=True)
+    (sweep / "inject.toml").write_text("[[trials]]\nsave_every_sec = inf\n")
+    os.utime(sweep / "inject.toml", (0, 0))  # long ago: it is read at once
+    plan = BASE + "ppo_clip_value = inf\n[grid]\nreward_clip = [1.0, inf]\n"
+    assert [launch(plan).end()[0], launch(plan).end()[0]] == [0, 0]
+    assert states(sweep) == dict.fromkeys(("reward_clip=1", "reward_clip=inf", "save_every_sec=inf"), "done")
+    assert [len(starts(sweep / name)) for name in states(sweep)] == [1, 1, 1]
+    assert starts(sweep / "reward_clip=inf")[0]["options"]["ppo_clip_value"] == "inf"
+
+
+def test_a_plan_of_python_may_compute_its_numbers_with_numpy(launch, tmp_path):
+    plan = "import numpy\nPLAN = {'base': {'env': 'CartPole-v1', 'seed': numpy.int64(1)}}\n"
+    plan += "PLAN['grid'] = {'gamma': list(numpy.linspace(0.5, 1.0, 2))}\n"
+    assert [launch(plan, name="plan.py").end()[0] for _ in range(2)] == [0, 0]
+    sweep = tmp_path / "train_dir" / "plan"
+    assert {name: len(starts(sweep / name)) for name in states(sweep)} == {"gamma=0.5": 1, "gamma=1": 1}
+
+
+def test_a_trial_that_could_not_be_started_is_told_once_and_started_later(launch, tmp_path):
+    program = tmp_path / "trainer"
+    launched = launch(BASE, program=[str(program)])
+    wait_for(lambda: "could not be started" in launched.process.stdout.readline())
+    (tmp_path / "new").write_text(f'#!/bin/sh\nexec {STAND_IN[0]} {STAND_IN[1]} "$@"\n')
+    (tmp_path / "new").chmod(0o755)
+    (tmp_path / "new").rename(program)
+    code, printed = launched.end()
+    assert code == 0, printed
+    assert states(tmp_path / "train_dir" / "plan") == {"trial": "done"}
+    assert "could not be started" not in printed, "it is told once, and was above"
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The launcher of this process waits hardly at all for what cannot be started."""
+    for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S", "_LOOK_EVERY_S"):
+        monkeypatch.setattr(sweep_launcher, name, 0.01)
+
+
+def test_a_sweep_of_which_no_trial_can_be_started_ends_after_many_tries(tmp_path, impatient, capsys):
+    (tmp_path / "plan.toml").write_text(BASE + "[grid]\ngamma = [0.5, 0.9]\n")
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}"], [str(tmp_path / "missing")]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("could not be started") == 1
+    assert "no trial could be started in 20 tries" in said.err and said.err.count("\n") == 1
+    assert list(states(tmp_path / "runs" / "plan").values()) == ["waiting", "waiting"]
+
+
+def test_a_trial_that_can_never_be_started_is_given_up_and_does_not_keep_others_waiting(tmp_path, impatient, capsys):
+    # More than one word of a command line may hold; the other trial is an ordinary one.
+    (tmp_path / "plan.py").write_text(
+        "def trials():\n    yield {'wandb_tags': 'x' * 2**18}\n    yield {'gamma': 0.5}\n"
+        "PLAN = {'base': {'env': 'CartPole-v1'}, 'train_dir': " + repr(str(tmp_path / "runs")) + "}\n"
+    )
+    assert main([str(tmp_path / "plan.py"), "--parallel=1"], STAND_IN) == 1
+    printed = capsys.readouterr().out
+    assert sorted(states(tmp_path / "runs" / "plan").values()) == ["done", "failed"]
+    assert printed.count("could not be started (") == 1 and printed.count("given up") == 1, printed
+    assert printed.index("gamma=0.5: done") < printed.index("given up")
+
+
+@pytest.mark.parametrize("mark", ["config.json", "metrics.jsonl", "status.json", "command_lines.txt"])
+def test_a_sweep_is_not_made_in_the_folder_of_an_experiment(tmp_path, capsys, mark):
+    folder = tmp_path / "runs" / "plan"
+    folder.mkdir(parents=True)
+    (folder / mark).write_text("{}")
+    (tmp_path / "plan.toml").write_text(BASE)
+    assert main([str(tmp_path / "plan.toml"), f"--train_dir={tmp_path / 'runs'}"], STAND_IN) == 2
+    said = capsys.readouterr().err
+    assert f"{folder} is an experiment" in said and 'name = "plan_sweep"' in said and said.count("\n") == 1
+    assert [path.name for path in folder.iterdir()] == [mark]
+
+
+def test_a_sweep_that_has_begun_goes_on_although_somebody_trained_in_its_folder(launch, tmp_path):
+    assert launch(BASE).end()[0] == 0
+    (tmp_path / "train_dir" / "plan" / "command_lines.txt").touch()
+    assert launch(BASE).end()[0] == 0
+
+
 @pytest.mark.parametrize(
     "plan, words, told",
     [
         (BASE + "learning_rat = 1\n", [], "did you mean learning_rate"),
+        (BASE + 'exp_name = "test"\n', [], "cannot set exp_name"),
+        (BASE + "train_for_seconds = 2026-01-01\n", [], "[base] train_for_seconds"),
         (BASE + "[grid]\ngamma = [0.9, 2.0]\n", [], "gamma=2.0"),
         (BASE, ["--parallel=1000"], "cores"),
         (BASE, ["--parallel=0"], "at least 1"),
@@ -192,6 +294,25 @@ def test_status_shows_a_sweep_and_that_what_ran_does_not_run_any_more(launch, tm
     wait_for(lambda: main(["--status", str(sweep)]) == 0 and "1 waiting" in capsys.readouterr().out)
     assert main(["--status", str(tmp_path)]) == 2
     assert "not the folder of a sweep" in capsys.readouterr().err
+
+
+def test_status_shows_that_a_trial_has_reached_its_goal_after_its_launcher_was_killed(launch, tmp_path, capsys):
+    sweep = tmp_path / "train_dir" / "plan"
+    running = launch(BASE + "train_for_seconds = 60\n")
+    wait_for(lambda: states(sweep)["trial"] == "running" and starts(sweep / "trial"))
+    running.process.kill()
+    (sweep / FINISH).touch()
+    wait_for((sweep / "trial" / "summary.json").exists)
+    wait_for(lambda: main(["--status", str(sweep)]) == 0 and "1 running" not in capsys.readouterr().out)
+    assert main(["--status", str(sweep)]) == 0
+    assert "1 done" in capsys.readouterr().out
+
+
+def test_a_sweep_loads_no_plots():
+    code = "import sys, appo.tools.sweep; print('appo.tools.plot' in sys.modules)"
+    path = os.environ | {"PYTHONPATH": str(Path(ROOT) / "src")}
+    found = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
 
 
 def test_places_are_disjoint_and_gpus_are_dealt_in_turn():

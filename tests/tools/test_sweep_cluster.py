@@ -128,6 +128,26 @@ def test_a_job_of_slurm_is_shown_as_running_until_it_has_ended(slurm, tmp_path, 
     wait_for(lambda: unfinished_job(tmp_path, lock_file(tmp_path, "a")) is None)  # submitit asks every two seconds
 
 
+def test_a_batch_system_that_fails_once_is_asked_again(slurm, launch, tmp_path):
+    asked = tmp_path / "asked"
+    once = f"[ -e {asked} ] || {{ touch {asked}; echo no answer >&2; exit 1; }}"
+    (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/sh\n{once}\necho Submitted batch job 12\n")
+    launcher = launch("[slurm]\n" + BASE)
+    wait_for(lambda: states(tmp_path / "train_dir" / "plan") == {"trial": RUNNING})
+    launcher.process.kill()
+    printed = launcher.end()[1]
+    assert printed.count("could not be started (trial was not queued") == 1 and printed.count(": queued") == 1
+
+
+def test_a_job_that_cannot_be_recorded_is_taken_out_of_the_queue(slurm, tmp_path):
+    (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\necho $* >> {tmp_path / 'cancelled.txt'}\n")
+    (tmp_path / "bin" / "scancel").chmod(0o755)
+    (tmp_path / LOCKS / "a.job").mkdir(parents=True)  # in the way of the record
+    with pytest.raises(OSError):
+        Cluster(tmp_path, {}).start("a", ["true"], lock_file(tmp_path, "a"), tmp_path / "a.txt")
+    assert "12" in wait_for((tmp_path / "cancelled.txt").read_text)
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [

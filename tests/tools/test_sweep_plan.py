@@ -1,12 +1,18 @@
 """Which trials follow from a plan, and which plans are refused."""
 
+import datetime
+import enum
+import json
 import math
 import random
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from appo.tools.sweep_plan import Distribution, Plan, name_of, parse_plan, read_injected, read_plan
+from appo.tools.sweep_plan import Distribution, Plan, checked_options, name_of, parse_plan, read_injected, read_plan
+from appo.tools.sweep_state import Record, Sweep, read_sweep, write_sweep
 from appo.utils.options import ConfigError
 
 
@@ -92,6 +98,109 @@ def test_a_plan_of_python_computes_its_trials(tmp_path):
     assert plan.trials()[3].options == {"env": "e", "gamma": 0.9375, "rollout": 16, "seed": 2}
 
 
+def stored(options, folder):
+    """Options after they have been written to sweep.json and read again."""
+    write_sweep(folder, Sweep("reward", "maximize", {"a": Record(options, varied=options)}))
+    found = read_sweep(folder)
+    assert found is not None and found.records["a"].options == found.records["a"].varied
+    return found.records["a"].varied
+
+
+LONG = {f"option_{i}": 1 for i in range(20)}  # so many that a name ends in a digest of them
+
+
+@pytest.mark.parametrize("more", [{}, LONG])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, [1.0, math.inf], {"limit": math.inf}, "inf", {"limit": "inf"}])
+def test_what_has_no_limit_is_the_same_trial_after_it_was_stored(tmp_path, value, more):
+    plan = parse_plan({"grid": {"reward_clip": [value], **{name: [each] for name, each in more.items()}}}, "plan")
+    (trial,) = plan.trials()
+    assert stored(trial.options, tmp_path) == trial.options
+    assert plan.trial(stored(plan.varied[0], tmp_path), {trial.name: trial}) == trial
+    assert "inf" in str(trial.options["reward_clip"]).lower()  # otherwise nothing would have been stored
+
+
+def test_wherever_a_plan_says_that_there_is_no_limit_its_trials_survive(tmp_path):
+    choice = {"trials": 1, "reward_clip": {"choice": [math.inf]}}
+    documents: list[dict[str, Any]] = [{"base": {"reward_clip": math.inf}}, {"random": choice}]
+    found = [trial for document in documents for trial in trials(**document)]
+    search = parse_plan({"search": {"method": "optuna", **choice}}, "plan")
+    assert search.search is not None
+    drawn = {name: each.draw(random.Random(0)) for name, each in search.search.space.items()}
+    injected = checked_options({"reward_clip": math.inf}, "inject.toml")
+    found += [search.trial(drawn, {}), parse_plan({}, "plan", [injected]).trials()[0]]
+    assert [stored(trial.options, tmp_path) for trial in found] == [{"reward_clip": "inf"}] * 4
+
+
+@pytest.mark.parametrize(
+    "value, kept",
+    [
+        (np.int64(3), 3),
+        (np.float64(0.1), 0.1),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (Path("a/b.toml"), "a/b.toml"),
+        ((64, np.int32(64)), [64, 64]),
+        ({"size": np.float64(0.5), "path": Path("a")}, {"size": 0.5, "path": "a"}),
+        (None, None),
+    ],
+)
+def test_values_of_python_become_what_json_gives_back(tmp_path, value, kept):
+    row = {"gamma": value}
+    for (trial,) in (trials(base=row), trials(grid={"gamma": [value]}), parse_plan({}, "plan", [row]).trials()):
+        found = trial.options["gamma"]
+        assert found == kept and type(found) is type(kept)
+        assert stored(trial.options, tmp_path) == json.loads(json.dumps(trial.options)) == trial.options
+
+
+class Size(enum.IntEnum):
+    """Numbers that are written otherwise than they are stored."""
+
+    SMALL = 3
+
+
+@pytest.mark.parametrize(
+    "value", [datetime.date(2026, 1, 1), {1: 2}, {"a": {2}}, [object()], np.arange(3), 1j, b"a", Size.SMALL, "a\0b"]
+)
+def test_values_that_no_option_has_are_refused_with_the_name_of_the_entry(value):
+    choice = {"trials": 1, "gamma": {"choice": [value]}}
+    asks = {
+        r"\[base\] gamma": lambda: trials(base={"gamma": value}),
+        r"\[grid\] gamma": lambda: trials(grid={"gamma": [value]}),
+        r"\[random\] gamma": lambda: trials(random=choice),
+        r"\[search\] gamma": lambda: trials(search={"method": "optuna", **choice}),
+        r"trials\(\) gamma": lambda: parse_plan({}, "plan", [{"gamma": value}]),
+    }
+    for where, ask in asks.items():
+        with pytest.raises(ConfigError, match=where) as refused:
+            ask()
+        assert "write" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_words_of_other_programs_are_the_options_that_they_mean():
+    (trial,) = parse_plan({"base": {"learning_rate": 1, "env_id": "e"}}, "plan", [{"lr": 2}]).trials()
+    assert trial == ("lr=2", {"learning_rate": 2, "env": "e"}), "what a trial says wins, and its folder is named so"
+    found = parse_plan({}, "plan", [{"lr": 1}, {"learning_rate": 2}]).trials()
+    assert [each.options for each in found] == [{"learning_rate": 1}, {"learning_rate": 2}]
+
+
+@pytest.mark.parametrize("suffix", ["toml", "jsonl"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_of_trials_in_another_encoding_is_refused_in_one_line(tmp_path, suffix, encoding):
+    path = tmp_path / f"inject.{suffix}"
+    text = "[[trials]]\nenv = 'gr\u00f6\u00dfe'\n" if suffix == "toml" else '{"env": "gr\u00f6\u00dfe"}\n'
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(ConfigError, match="save it as UTF-8") as refused:
+        read_injected(path)
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_of_trials_that_is_nested_without_end_is_refused(tmp_path):
+    (tmp_path / "inject.jsonl").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="cannot be understood"):
+        read_injected(tmp_path / "inject.jsonl")
+
+
 @pytest.mark.parametrize("suffix", ["toml", "jsonl"])
 def test_trials_are_injected_as_toml_or_json(tmp_path, suffix):
     path = tmp_path / f"inject.{suffix}"
@@ -122,6 +231,14 @@ def test_a_trial_that_exists_keeps_its_name():
         ({"seeds": [True]}, "whole numbers"),
         ({"base": {"experiment": "a"}}, "cannot set experiment"),
         ({"base": {"restart_behavior": "restart"}}, "cannot set restart_behavior"),
+        ({"base": {"exp_name": "a"}}, "cannot set exp_name, here experiment"),
+        ({"grid": {"exp_name": ["a", "b"]}}, "cannot set exp_name"),
+        ({"random": {"trials": 1, "exp_name": {"choice": ["a"]}}}, "cannot set exp_name"),
+        ({"base": {"completion": "bash"}}, "cannot set completion"),
+        ({"base": {"lr": 1, "learning_rate": 2}}, "learning_rate as lr and as learning_rate; leave one out"),
+        ({"base": {"lr": 1}, "grid": {"learning_rate": [2]}}, "learning_rate as lr and as learning_rate in two places"),
+        ({"base": {"num_epochs": 1}, "grid": {"n_epochs": [2]}}, "ppo_epochs as num_epochs and as n_epochs"),
+        ({"grid": {"lr": [1]}, "random": {"trials": 1, "learning_rate": {"choice": [1]}}}, "in two places"),
         ({"base": {"learning-rate": 1}}, "without hyphens"),
         ({"random": {"gamma": {"uniform": [0, 1]}}}, "how many trials"),
         ({"random": {"trials": 3}}, "names no option"),
@@ -145,6 +262,11 @@ def test_a_plan_that_cannot_be_meant_is_refused_in_one_line(document, told):
     with pytest.raises(ConfigError, match=told) as refused:
         parse_plan(document, "plan").trials()
     assert "\n" not in str(refused.value)
+
+
+def test_a_trial_that_is_asked_for_in_two_words_is_refused():
+    with pytest.raises(ConfigError, match="learning_rate=1 twice, also as lr=1"):
+        parse_plan({}, "plan", [{"lr": 1}, {"learning_rate": 1}]).trials()
 
 
 @pytest.mark.parametrize(

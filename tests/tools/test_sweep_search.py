@@ -61,6 +61,16 @@ def test_trials_outside_of_the_present_ranges_are_no_obstacle(outside, state):
     assert 1 <= chosen["hidden_size"] <= 100 and chosen["optimizer"] in ("adam", "sgd")
 
 
+def test_a_search_learns_from_trials_that_were_injected_in_the_words_of_another_program(monkeypatch):
+    learned = []
+    monkeypatch.setattr("optuna.study.Study.add_trial", lambda study, trial: learned.append(trial.params))
+    varied = {"hidden_size": 5, "lr": 0.1}
+    records = {"a": Record(varied, DONE, is_injected=True, varied=varied)}
+    require_optuna()
+    choose(search_of(), "maximize", records, {"a": Result(10, 1.0, 2.0, "reached")}, 0)
+    assert learned == [{"hidden_size": 5, "learning_rate": 0.1}]
+
+
 def sweep_of(direction, rows):
     """Trials with objective and minutes."""
     records = {name: Record({}, DONE if minutes else WAITING) for name, (_, minutes) in rows.items()}

@@ -2,15 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
-from appo.algorithms.run import wandb_mirror
+from appo.algorithms.run import folder_lock, wandb_mirror
 from appo.algorithms.run.wandb_mirror import Account, Mirror, follow
-from appo.tools.arguments import EXIT_OK, EXIT_REFUSED
+from appo.tools.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED
 from appo.tools.wandb import main
 from tests.architecture.source_tree import ROOT
 from tests.tools.experiment_files import append_points, write_experiment, write_status
@@ -44,6 +45,40 @@ def test_policies_of_a_population_have_names_of_their_own(tmp_path):
     first, second = kept_points(folder)
     assert first["policy_00/0_aux/avg_reward"] == 1.0 and first["policy_00/env_frames"] == 100
     assert second["policy_01/0_aux/avg_reward"] == 7.0 and second["policy_01/env_frames"] == 50
+
+
+def test_a_run_that_is_followed_can_be_left_and_goes_on_being_sent(tmp_path):
+    folder = write_experiment(tmp_path, "first", [(100, 1.0)])
+    write_status(folder, at=time.time() + 1000.0)
+    lock = folder_lock.take(folder)
+    command = [sys.executable, "-m", "appo.tools.wandb", str(folder)]
+    environment = os.environ | {"WANDB_MODE": "offline"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
+    try:
+        assert process.stdout is not None and "`wandb sync" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(lock)
+    assert (
+        process.returncode == EXIT_INTERRUPTED and told.strip() == "wandb: interrupted; the same command sends the rest"
+    )
+    write_status(folder, reason="done", state="ended")
+    append_points(folder, [(200, 2.0)])
+    assert send(folder).returncode == EXIT_OK
+    assert [point["env_frames"] for point in kept_points(folder)] == [100, 200]
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path):
+    folder = write_experiment(tmp_path, "first", [(100, 1.0)])
+    write_status(folder, reason="done", state="ended")
+    (folder / wandb_mirror.STATE_FILE).mkdir()
+    done = send(folder)
+    assert done.returncode == EXIT_FAILED and done.stderr.startswith("wandb: "), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_nothing_is_begun_before_there_are_options(tmp_path, monkeypatch):

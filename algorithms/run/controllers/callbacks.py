@@ -130,7 +130,7 @@ class Callbacks(Controller):
         self._trace_level = logging.INFO if context.config.run.debug else logging.DEBUG
         self._callback = context.callback
         if self._callback is not None:
-            self._call("on_start", context.options(), context.config.run.folder)
+            self._call("on_start", context.options(), context.folder)
 
     def note(self, report: Report) -> None:
         """Reports are not told."""

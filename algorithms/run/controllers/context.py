@@ -25,6 +25,7 @@ class ControllerContext(NamedTuple):
     statistics: Statistics
     event_log: EventLog
     population_log: PopulationLog
+    folder: Path  # of the experiment, absolute: environments may change the directory
     log_dir: Path
     run_state: Callable[[int], dict[str, Any]]  # policy -> what its checkpoints keep of the driver and the workers
     callback: Any = None  # the user's own object; None: there is none

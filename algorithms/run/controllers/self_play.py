@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of, list_named, steps_of
+from appo.algorithms.checkpoint_names import OPPONENT, file_name, folder_of, list_named, policy_folder, steps_of
 from appo.algorithms.messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -70,7 +70,7 @@ class SelfPlay(Controller):
         """The pool is empty."""
         self._sampling = sampling = context.config.sampling
         self._statistics, self._roster, self._log = context.statistics, context.roster, context.population_log
-        self._folders = [context.config.run.checkpoint_dir(policy) for policy in range(sampling.num_policies)]
+        self._folders = [policy_folder(context.folder, policy) for policy in range(sampling.num_policies)]
         self._sides = [_Side() for _ in range(sampling.num_policies)] if sampling.self_play else []
         self._matrix = WinMatrix()
         self._placements: PlacementRatings | None = None  # where more than two meet

@@ -38,7 +38,7 @@ class WeightsAndBiases(Controller):
         if not run.with_wandb:
             return
         words = [f"--project={run.wandb_project}", f"--user={run.wandb_user}", f"--group={run.wandb_group}"]
-        words += [f"--tags={run.wandb_tags}", str(run.folder)]
+        words += [f"--tags={run.wandb_tags}", str(context.folder)]
         list(self._said.read())  # what earlier starts have said
         try:
             self._process = _started(words, context.log_dir / LOG_FILE)
