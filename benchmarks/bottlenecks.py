@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from appo.algorithms.reporting import bottleneck
+from appo.algorithms.run.config import SUMMARY_FILE
 from appo.utils.processes import core_count
 from benchmarks.measuring import parser_of, show, started, tell
 from benchmarks.ours import our_run
@@ -125,7 +126,7 @@ def run(case: Case, seconds: float) -> dict[str, Any]:
                 code: int | None = process.wait(seconds + START_S)
             except subprocess.TimeoutExpired:
                 code = None
-        summary = ours.folder / "summary.json"
+        summary = ours.folder / SUMMARY_FILE
         if code != 0 or not summary.exists():
             end = log.read_text(errors="replace").strip().splitlines()[-1:]
             return {"kind": "none", "said": f"the run ended with {code}: {' '.join(end)}"}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from appo.algorithms.run.config import METRICS_FILE, STATUS_FILE
 from appo.utils.files import read_json_lines
 
 FOR_EVER = "10000000000"
@@ -49,11 +50,11 @@ class OurRun(NamedTuple):
     @property
     def frames(self) -> StatusFrames:
         """Reads how many frames it has counted."""
-        return StatusFrames(self.folder / "status.json")
+        return StatusFrames(self.folder / STATUS_FILE)
 
     def stages(self, seconds: float) -> dict[str, float]:
         """Shares of each stage and batch sizes, `stats/` tags averaged over the points of the last seconds."""
-        points = list(read_json_lines(self.folder / "metrics.jsonl"))
+        points = list(read_json_lines(self.folder / METRICS_FILE))
         newest = points[-1]["time"]
         # The last point is written while everything stops.
         recent: list[dict[str, Any]] = [point for point in points[:-1] if point["time"] >= newest - seconds] or points

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from appo.algorithms.run.config import METRICS_FILE
 from appo.algorithms.saved_config import NOT_RESTORED
 from appo.algorithms.train_config import groups_for
 from appo.tools import seeds
 from appo.tools.arguments import Refused, nearest
-from appo.tools.experiments import ENV, METRICS_FILE, PLACE, SEED, Found, differing, text_of
+from appo.tools.experiments import ENV, PLACE, SEED, Found, differing, text_of
 from appo.utils.files import read_json_lines
 from appo.utils.options import options_of
 

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from appo.algorithms.familiar_words import SYNONYMS
-from appo.algorithms.run.config import CONFIG_FILE, MOVED_ASIDE, RunConfig
+from appo.algorithms.run.config import (
+    COMMAND_LINES_FILE,
+    CONFIG_FILE,
+    METRICS_FILE,
+    MOVED_ASIDE,
+    STATUS_FILE,
+    RunConfig,
+)
 from appo.algorithms.saved_config import Saved, parse_saved
 from appo.tools.arguments import Refused, nearest
 from appo.utils.cli import typed_word
 from appo.utils.options import ConfigError, to_text
 
-METRICS_FILE = "metrics.jsonl"
-STATUS_FILE = "status.json"
-SUMMARY_FILE = "summary.json"
-COMMAND_LINES_FILE = "command_lines.txt"
 # Any of these makes a folder an experiment's; config.json comes only with the first optimizer step.
 _MARKS = (CONFIG_FILE, METRICS_FILE, STATUS_FILE, COMMAND_LINES_FILE)
 # --experiments_root may group experiments. Deeper folders are not looked at: links may lead in circles.

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint
-from appo.algorithms.run.config import CONFIG_FILE
+from appo.algorithms.run.config import CONFIG_FILE, STATUS_FILE
 from appo.algorithms.saved_config import LOCATION, parse_saved
 from appo.envs.api import EnvError, UnsupportedSpaceError
 from appo.tools.arguments import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
-from appo.tools.experiments import STATUS_FILE, place_of
+from appo.tools.experiments import place_of
 from appo.utils.files import atomic_write_json, atomic_write_text
 from appo.utils.options import ConfigError, to_text
 

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from appo.algorithms.run.config import METRICS_FILE
 from appo.tools.arguments import EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
 from appo.tools.curves import (
     FRAMES_PER_SECOND,
@@ -39,7 +40,7 @@ from appo.tools.curves import (
     read_curves,
     read_groups,
 )
-from appo.tools.experiments import ENV, METRICS_FILE, find_experiments, of_env, place_of, without_moved_aside
+from appo.tools.experiments import ENV, find_experiments, of_env, place_of, without_moved_aside
 
 MOST_PANELS = 6
 TABLE_SUFFIX = ".csv"

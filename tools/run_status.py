@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.run.config import STATUS_FILE, SUMMARY_FILE
 from appo.algorithms.run.folder_lock import Holder, holder
 from appo.tools.arguments import Refused
 from appo.tools.curves import RETURN, PlotError, configurations, read_points
-from appo.tools.experiments import ENV, STATUS_FILE, SUMMARY_FILE, Found, differing, env_of
+from appo.tools.experiments import ENV, Found, differing, env_of
 
 STARTING, TRAINING, ENDED, DIED = "starting", "training", "ended", "died"
 # status.json is replaced once a second; a driver that is silent for so long is stopped, or its disk is.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.tools.experiments import METRICS_FILE, STATUS_FILE, SUMMARY_FILE
+from appo.algorithms.run.config import METRICS_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.utils.files import atomic_write_json, read_json_lines
 from appo.utils.options import ConfigError
 

@@ -32,9 +32,10 @@ from appo.algorithms.reporting.sinks.status import from_json
 from appo.algorithms.reporting.snapshot import Point, RunSnapshot
 from appo.algorithms.reporting.view import LEAST_HEIGHT, as_text, frame_lines
 from appo.algorithms.reporting.view_state import ViewHistory, ViewState
+from appo.algorithms.run.config import METRICS_FILE, STATUS_FILE
 from appo.algorithms.run.folder_lock import holder
 from appo.tools.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, OneLineParser, Refused, as_program
-from appo.tools.experiments import METRICS_FILE, STATUS_FILE, place_of, similar_to
+from appo.tools.experiments import place_of, similar_to
 from appo.tools.run_status import STARTING
 from appo.utils.files import NewLines
 

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from appo.utils.options import ConfigError, option
 
-CONFIG_FILE, SUMMARY_FILE = "config.json", "summary.json"  # in the experiment's folder
+# In the experiment's folder.
+CONFIG_FILE, SUMMARY_FILE, STATUS_FILE = "config.json", "summary.json", "status.json"
+METRICS_FILE, COMMAND_LINES_FILE = "metrics.jsonl", "command_lines.txt"
 # How --restart_behavior=restart renames an experiment's folder, whose `name` another one takes.
 MOVED_ASIDE = re.compile(r"(?P<name>.+)\.\d{8}-\d{6}(\.\d+)?")
 # The driver's marks on Linux, and under Windows' Linux; none of them, and no CUDA program can run.

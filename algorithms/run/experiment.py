@@ -23,7 +23,7 @@ from appo.algorithms.config import ResolvedConfig
 from appo.algorithms.reporting.outputs import OutputFiles
 from appo.algorithms.reporting.timing import TIMING_FILE
 from appo.algorithms.run import folder_lock
-from appo.algorithms.run.config import CONFIG_FILE, SUMMARY_FILE
+from appo.algorithms.run.config import COMMAND_LINES_FILE, CONFIG_FILE, METRICS_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.algorithms.run.folder_lock import LOCK_FILE
 from appo.algorithms.train_config import TrainConfig, from_json, to_json
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
@@ -32,7 +32,6 @@ from appo.utils.options import ConfigError
 # Of each log; its predecessor may be as large. A worker that crashes or prints repeatedly does not fill the disk.
 LOG_BYTES = 5_000_000
 _MAINTAIN_EVERY_S = 1.0
-_COMMAND_LINES_FILE = "command_lines.txt"
 _SOURCE_FOLDER = Path(__file__).resolve().parents[2]
 
 log = logging.getLogger(__name__)
@@ -47,10 +46,10 @@ class Experiment:
         self._lock = lock
         self.config_file = folder / CONFIG_FILE
         self.git_diff_file = folder / "git.diff"
-        self.command_lines_file = folder / _COMMAND_LINES_FILE
+        self.command_lines_file = folder / COMMAND_LINES_FILE
         self.log_dir = folder / "log"
-        self.status_file = folder / "status.json"
-        self.metrics_file = folder / "metrics.jsonl"
+        self.status_file = folder / STATUS_FILE
+        self.metrics_file = folder / METRICS_FILE
         self.events_file = folder / "events.jsonl"
         self.summary_file = folder / SUMMARY_FILE
         self.timing_file = folder / TIMING_FILE
@@ -225,7 +224,7 @@ def _empty(folder: Path) -> None:
     """
     if not _holds_anything(folder):
         return
-    marks = [folder / name for name in (CONFIG_FILE, _COMMAND_LINES_FILE)]
+    marks = [folder / name for name in (CONFIG_FILE, COMMAND_LINES_FILE)]
     if not any(mark.exists() for mark in marks):
         raise ConfigError(
             f"{folder} holds no {CONFIG_FILE}, so it may not be an experiment and is not deleted; type "

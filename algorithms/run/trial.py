@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from appo.algorithms.config import ResolvedConfig
+from appo.algorithms.run.config import STATUS_FILE
 from appo.algorithms.train_config import TrainConfig, to_json
 from appo.utils.options import ConfigError
 from appo.utils.processes import ends_with_caller, is_alive
@@ -68,7 +69,7 @@ class Trial(NamedTuple):
     def status(self) -> dict[str, Any] | None:
         """What status.json says; None: nothing yet."""
         try:
-            told: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
+            told: dict[str, Any] = json.loads((self.folder / STATUS_FILE).read_text())
         except (OSError, json.JSONDecodeError):
             return None
         return told
@@ -185,7 +186,7 @@ def started(
     ]
     main_file = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     program = [str(main_file)] if main_file.name == "train_appo.py" else ["-m", "appo.train_appo"]
-    (train_dir / NAME / "status.json").unlink(missing_ok=True)
+    (train_dir / NAME / STATUS_FILE).unlink(missing_ok=True)
     with (
         (train_dir / f"{NAME}.txt").open("w") as output,
         subprocess.Popen(

@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appo.algorithms.run.config import CONFIG_FILE, SUMMARY_FILE
+from appo.algorithms.run.config import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from appo.algorithms.saved_config import parse_saved
 from appo.utils.files import NewLines, atomic_write_json
 from appo.utils.options import ConfigError
 from appo.utils.processes import lower_priority, set_title
 
-METRICS_FILE, STATE_FILE = "metrics.jsonl", "wandb_run.json"
+STATE_FILE = "wandb_run.json"
 INSTALL = "pip install wandb"
 IMPORT_S = 20.0  # a disk that takes longer refuses no run
 LOOK_EVERY_S = 2.0

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appo.algorithms.run.config import STATUS_FILE
 from appo.utils import failpoints
 from benchmarks.faults import counted_steps, report, run_watch
 from benchmarks.faults.events import KINDS, not_back
@@ -242,7 +243,7 @@ def _end(process: subprocess.Popen[bytes], run: OurRun, found: Findings) -> None
     if process.poll() is None:
         found.exit_code, found.end_s = run_watch.end(process, process.terminate, limit_s=60.0)
         found.left_processes = run_watch.survivors(process.pid, seconds=2.0)
-    status = run.folder / "status.json"
+    status = run.folder / STATUS_FILE
     found.final = json.loads(status.read_text()) if status.exists() else {}
     # The frames of each policy lie in its own checkpoints.
     folders = [folder.glob("checkpoint_*.pth") for folder in run.folder.glob("checkpoint_p*")]

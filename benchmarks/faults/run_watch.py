@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from appo.algorithms.run.config import STATUS_FILE
 from appo.utils.files import read_json_lines
 from benchmarks.faults.events import Look, Sample, sample_of
 from benchmarks.measuring import MeasurementError
@@ -114,7 +115,7 @@ class Watch:
         if self._process.poll() is not None:
             raise MeasurementError(f"the run ended with {self._process.returncode}; {last_line(self._log)}")
         now = time.monotonic()
-        path = self._folder / "status.json"
+        path = self._folder / STATUS_FILE
         if path.exists() and path.stat().st_mtime >= self._began:  # not one of an earlier start
             self.status = json.loads(path.read_text())
             sample = sample_of(self.status)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from appo.algorithms.run.config import STATUS_FILE
 from benchmarks.learning.table import log_name
 from benchmarks.measuring import last_line, parser_of, refuse_output, show, started, tell
 
@@ -60,7 +61,7 @@ def run(mode: str, seed: int, folder: Path) -> Outcome:
     command += [f"--experiment={experiment}", f"--train_dir={folder}", f"--pbt_start_values={start}"]
     command += [f"--train_for_env_steps={FRAMES}", *MODES[mode]]
     began, returns, frames = time.monotonic(), [0.0] * len(RATES), 0
-    status_file = folder / experiment / "status.json"
+    status_file = folder / experiment / STATUS_FILE
     with started(command, folder / log_name(mode, seed)) as (process, _):
         while process.poll() is None and min(returns) < BAR:
             time.sleep(POLL_S)

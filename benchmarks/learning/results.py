@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from appo.algorithms.run.config import COMMAND_LINES_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.tools.arguments import EXIT_REFUSED, Refused
 from appo.tools.curves import RETURN, Group, Series, group_of, read_points, series_of
-from appo.tools.experiments import COMMAND_LINES_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.tools.plot import draw_groups
 from appo.utils.processes import usable_cores
 from benchmarks.learning.table import log_name

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from appo.algorithms.run.config import STATUS_FILE
 from benchmarks.learning.unseen import random_play
 from benchmarks.learning.unseen.tasks import DEVELOPMENT, HALVES, UNSEEN, choose, require_packages
 from benchmarks.measuring import last_line, parser_of, refuse_output, show, started
@@ -122,7 +123,7 @@ def run(name: str, task: Task, seed: int, train_dir: Path) -> Outcome:
         # The last look is after the end: most of a short run may lie between two.
         while not is_over and best < task.bar:
             is_over = _has_ended(process, POLL_S)
-            status = _status(train_dir / experiment / "status.json")
+            status = _status(train_dir / experiment / STATUS_FILE)
             if not status:
                 continue
             policy = status["policies"][0]

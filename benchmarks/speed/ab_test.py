@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import psutil
 
+from appo.algorithms.run.config import STATUS_FILE
 from benchmarks.measuring import ROOT, MeasurementError, show, started, tell
 from benchmarks.ours import COMPARISON, TASKS, OurRun, our_run
 
@@ -57,7 +58,7 @@ class Runner:
 
     def __init__(self, run: OurRun, root: psutil.Process) -> None:
         """It runs."""
-        self._status = run.folder / "status.json"
+        self._status = run.folder / STATUS_FILE
         self._root = root
         self._frozen: list[psutil.Process] = []
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import psutil
 
+from appo.algorithms.run.config import STATUS_FILE
 from benchmarks.measuring import POLL_S, MeasurementError, last_line, parser_of, refuse_output, show, started, tell
 from benchmarks.ours import kind_of_ours, our_run
 
@@ -43,7 +44,7 @@ def measure_memory(policies: int, options: Sequence[str], seconds: float, folder
         MeasurementError: it ended by itself, or some policy did not learn in time.
     """
     run, log = our_run([DEVICE, *options, f"--num_policies={policies}"], folder), folder / "log.txt"
-    status = run.folder / "status.json"
+    status = run.folder / STATUS_FILE
 
     def all_have_learned() -> bool:
         return status.exists() and all(p["train_steps"] > 0 for p in json.loads(status.read_text())["policies"])
