@@ -20,6 +20,7 @@ class Context:
 
     def __init__(self, *words, policies=1):
         self.config = resolve(["--env=CartPole-v1", *words]).config
+        self.folder = self.config.run.folder.absolute()
         self.statistics = small_statistics(3, policies=policies)
         self.callback = make_callback(self.config.run.callback)
 
