@@ -61,6 +61,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         ConfigError: it cannot be played; the message says what could.
     """
     from appo.algorithms.config import resolve_evaluation
+    from appo.algorithms.models.encoder_registry import require_encoder
     from appo.algorithms.run.config import torch_device
     from appo.algorithms.train_config import with_values
     from appo.envs.option_wrappers import env_of
@@ -68,12 +69,14 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
 
     _require_options(argv)
     try:
-        config, options, typed = resolve_evaluation(argv)
+        config, options, typed, of_files = resolve_evaluation(argv)
     except ConfigError as error:
         raise ConfigError(error.message) from error
     device = torch_device(config.run.device)
+    require_encoder(config.model)
     env = env_of(config.env)
-    changes = {name: value for name, value in env.family.evaluation.items() if not _is_typed(argv, name)}
+    now = of_files | {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv}
+    changes = {name: value for name, value in env.family.evaluation.items() if name not in now}
     config = with_values(config, changes, layer="the family's values for evaluation")
     from appo.algorithms.evaluation.player import EvaluationJob
 
@@ -82,7 +85,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
         env=env,
         family_options=config.family,
         model=config.model,
-        folder=config.run.folder,
+        folder=config.run.folder.absolute(),  # environments may change the directory
         checkpoint_kind=config.run.load_checkpoint_kind,
         best_metric=config.run.save_best_metric,
         device=device,
@@ -130,10 +133,6 @@ def _experiment_named(word: str, argv: Sequence[str]) -> str:
                 place, name = folder.resolve().parent, f"--experiment={folder.resolve().name}"
                 return name if place == root.resolve() else shlex.join([f"--train_dir={folder.parent}", name])
     return ""
-
-
-def _is_typed(argv: Sequence[str], option: str) -> bool:
-    return any(word.partition("=")[0].replace("-", "_") == f"__{option}" for word in argv)
 
 
 def command() -> int:

@@ -76,6 +76,7 @@ class ResolvedEvaluation(NamedTuple):
     config: TrainConfig
     evaluation: EvaluationConfig
     typed: frozenset[str]  # options that were typed, in a file or when it was trained, too
+    of_files: frozenset[str]  # those of them that files of this start set
 
 
 class _Layers(NamedTuple):
@@ -161,7 +162,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
         ConfigError: there is no such experiment, or something cannot be run; the message says what would.
     """
     evaluation = {"evaluation": EvaluationConfig}
-    argv, _ = with_files(argv, evaluation)
+    argv, of_files = with_files(argv, evaluation)
     argv = _with_env(argv)
     layers = _merge_layers(argv, prog, "Watch, record or score a trained policy.", evaluation)
     _settle(layers.values)
@@ -174,7 +175,7 @@ def resolve_evaluation(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> R
     if watched.policy_index >= config.sampling.num_policies:
         last = config.sampling.num_policies - 1
         raise ConfigError(f"policy_index={watched.policy_index}, but the policies end at {last}; nearest: {last}")
-    return ResolvedEvaluation(config, watched, frozenset(layers.typed))
+    return ResolvedEvaluation(config, watched, frozenset(layers.typed), frozenset(of_files))
 
 
 def print_origins(resolved: ResolvedConfig, console: Any = None) -> None:

@@ -106,8 +106,7 @@ def _nonlinearity(spec: EnvSpec) -> tuple[str, str]:
 
 def _obs_scale(spec: EnvSpec, profile: EnvProfile) -> Choice:
     if profile.largest_pixel is None:
-        holds_bytes = any(leaf.kind == "image" and leaf.dtype == "uint8" for leaf in spec.observations)
-        return Choice(255.0 if holds_bytes else 1.0, "type of pixels")
+        return Choice(255.0, "type of pixels")
     return Choice(255.0 if profile.largest_pixel > _BYTE_PIXELS else max(profile.largest_pixel, 1.0), "largest pixel")
 
 

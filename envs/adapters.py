@@ -172,8 +172,11 @@ class OneEnv:
 
     def _generator_state(self) -> Any:
         """None: the environment keeps its random numbers to itself, so its episodes cannot be begun once more."""
-        generator = getattr(getattr(self.env, "unwrapped", self.env), "np_random", None)
+        generator = self._generator()
         return None if generator is None else generator.bit_generator.state
+
+    def _generator(self) -> Any:
+        return getattr(getattr(self.env, "unwrapped", self.env), "np_random", None)
 
     def _read_state(self, info: dict[str, Any], row: int, out: StepArrays) -> None:
         """What an info says of the observation that comes with it."""
@@ -186,9 +189,9 @@ class OneEnv:
 
     def restore_randomness(self, state: dict[str, Any]) -> None:
         """Let the next reset begin the episode that this state was taken at."""
-        self._early, self._seed = None, state["seed"]
         if state["generator"] is not None:
-            self.env.unwrapped.np_random.bit_generator.state = state["generator"]
+            self._generator().bit_generator.state = state["generator"]
+        self._early, self._seed = None, state["seed"]
 
     def close(self) -> None:
         """Close the environment, once, also when it fails to."""

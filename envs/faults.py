@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -207,10 +207,13 @@ _FEW = 32
 
 
 class ValueCheck:
-    """Finds numbers that are not finite, and masks that allow nothing, at a microsecond per step of a batch."""
+    """Finds numbers that are not finite, categories that do not exist, and masks that allow nothing.
+
+    That takes a microsecond per step of a batch and leaf.
+    """
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
-        """Look at leaves of floats, for whole numbers are finite, and at the action mask."""
+        """Look at leaves of floats, for other numbers are finite, at categories, and at the action mask."""
         rows = num_envs * spec.agents_per_env
         # Zero times anything is zero, unless that is infinite or no number; `vdot` says so without a warning, and in
         # half of the time that `isfinite` takes.
@@ -219,6 +222,9 @@ class ValueCheck:
             (leaf.name, np.zeros((rows, *leaf.shape), leaf.dtype))
             for leaf in spec.observations
             if np.dtype(leaf.dtype).kind == "f"
+        ]
+        self._categories = [
+            (leaf.name, leaf.num_categories) for leaf in spec.observations if leaf.kind == "categorical"
         ]
         self._has_mask = any(leaf.kind == "mask" for leaf in spec.observations)
 
@@ -232,46 +238,68 @@ class ValueCheck:
         for name, zeros in self._zeros:
             if np.vdot(out.observations[name], zeros) != 0.0:
                 return False
+        for name, count in self._categories:
+            if _unsigned(out.observations[name]).max() >= count:
+                return False
         # Bytes are searched in a tenth of the time that numpy takes to ask whether all are true.
         return not self._has_mask or b"\0" not in _has_choice(out).tobytes() or not _without_choice(out).any()
 
     def finals_pass(self, out: StepArrays) -> bool:
-        """Every number of the last observations of truncated episodes is finite; from others nothing follows."""
-        if out.final_observations is None or not self._zeros or b"\1" not in out.truncated.tobytes():
+        """The last observations of truncated episodes hold nothing of the kind; from others nothing follows."""
+        nothing_to_check = not (self._zeros or self._categories)
+        if out.final_observations is None or nothing_to_check or b"\1" not in out.truncated.tobytes():
             return True
         return not self._has_bad_final(out).any()
 
     def _has_bad_final(self, out: StepArrays) -> np.ndarray:
         is_bad = np.zeros(len(out.rewards), np.bool_)
         if out.final_observations is not None:
-            for name, _ in self._zeros:
-                is_bad |= ~np.isfinite(out.final_observations[name].reshape(len(is_bad), -1)).all(axis=1)
+            is_bad |= self._has_bad(out.final_observations)
         return is_bad & (out.truncated == 1)
 
+    def _has_bad(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
+        """[E] rows with a number that is not finite, or a category that does not exist."""
+        found = [~np.isfinite(observations[name]) for name, _ in self._zeros]
+        found += [_unsigned(observations[name]) >= count for name, count in self._categories]
+        return np.logical_or.reduce([each.reshape(len(each), -1).any(axis=1) for each in found])
+
     def bad_rows(self, out: StepArrays) -> list[int]:
-        """Agent rows of which a number is not finite, or that have no choice."""
+        """Agent rows of which a number is not finite or a category does not exist, or that have no choice."""
         is_bad = ~np.isfinite(out.rewards) | self._has_bad_final(out)
-        for name, _ in self._zeros:
-            is_bad |= ~np.isfinite(out.observations[name].reshape(len(is_bad), -1)).all(axis=1)
+        if self._zeros or self._categories:
+            is_bad |= self._has_bad(out.observations)
         if self._has_mask:
             is_bad |= _without_choice(out)
         return [int(row) for row in np.flatnonzero(is_bad)]
 
     def step_misfit(self, out: StepArrays, rows: slice) -> MisfitError | None:
         """The first thing wrong with what these rows say of a step that was made, as an error to be raised."""
-        numbers = [("reward", out.rewards[rows])]
-        if out.final_observations is not None:
-            ended = out.truncated[rows] == 1
-            numbers += [(name, out.final_observations[name][rows][ended]) for name, _ in self._zeros]
-        return _first_misfit(numbers)
+        if (found := _first_misfit([("reward", out.rewards[rows])])) is not None or out.final_observations is None:
+            return found
+        ended = out.truncated[rows] == 1
+        return self._misfit_of({name: values[rows][ended] for name, values in out.final_observations.items()})
 
     def misfit(self, out: StepArrays, rows: slice) -> MisfitError | None:
         """The first thing wrong with what these rows observe, as an error to be raised."""
-        if (found := _first_misfit((name, out.observations[name][rows]) for name, _ in self._zeros)) is not None:
+        if (found := self._misfit_of({name: seen[rows] for name, seen in out.observations.items()})) is not None:
             return found
         if self._has_mask and _without_choice(out)[rows].any():
             return MisfitError(ACTION_MASK, "1 for at least one choice", "0 for all")
         return None
+
+    def _misfit_of(self, observations: Mapping[str, np.ndarray]) -> MisfitError | None:
+        if (found := _first_misfit((name, observations[name]) for name, _ in self._zeros)) is not None:
+            return found
+        for name, count in self._categories:
+            numbers = observations[name]
+            if (is_bad := _unsigned(numbers) >= count).any():
+                return MisfitError(name, f"one of {count} categories", f"number {numbers[is_bad][0]}, counted from 0")
+        return None
+
+
+def _unsigned(numbers: np.ndarray) -> np.ndarray:
+    """The same bytes, read such that a number below 0 is a large one."""
+    return numbers.view(f"u{numbers.dtype.itemsize}")
 
 
 def _first_misfit(named: Iterable[tuple[str, np.ndarray]]) -> MisfitError | None:

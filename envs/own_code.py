@@ -41,17 +41,29 @@ def told(error: BaseException) -> str:
     return f"{text} ({where})" if where else text
 
 
+def is_of_own_code(error: BaseException) -> bool:
+    """Some of the user's own code was at work when it was raised."""
+    own, _ = _places("".join(traceback.format_exception(error)))
+    return bool(own)
+
+
 def raised_at(trace: str) -> str:
     """`my_env.py, line 12`: the innermost place of a traceback's text in the user's own code.
 
     Where there is none, the innermost in an installed package; empty where all is ours or Python's.
     """
+    own, installed = _places(trace)
+    found = own or installed
+    return f"{found[-1][0]}, line {found[-1][1]}" if found else ""
+
+
+def _places(trace: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(file, line) in the user's own code, and in installed packages; innermost last."""
     frames = [(Path(file), line) for file, line in _FRAME.findall(trace) if not file.startswith(("<", *_OURS))]
     installed = [(path.name, line) for path, line in frames if _INSTALLED & set(path.parts)]
     others = [(path, line) for path, line in frames if not _INSTALLED & set(path.parts)]
     own = [(_from_here(path), line) for path, line in others if not str(path).startswith(_PYTHON)]
-    found = own or installed
-    return f"{found[-1][0]}, line {found[-1][1]}" if found else ""
+    return own, installed
 
 
 def _from_here(path: Path) -> str:

@@ -112,7 +112,10 @@ class RawParallelCaller(RawEnvCaller):
         for value in terminations.values():
             flag("terminated", value)
         is_truncated = max((flag("truncated", value) for value in truncations.values()), default=False)
-        missing = [agent for agent in present if agent not in observations and not terminations.get(agent, True)]
+        stays = set(self.env.agents)
+        missing = [
+            agent for agent in present if agent not in observations and not terminations.get(agent, agent not in stays)
+        ]
         if missing:
             raise MisfitError("observations", "given for every agent that goes on", f"without {missing}")
         going_on = {agent: seen for agent, seen in observations.items() if not terminations.get(agent, False)}

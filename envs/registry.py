@@ -30,7 +30,7 @@ from appo.envs.api import BatchEnv, EnvContext, EnvError, EnvFamily, EnvSpec, Un
 from appo.envs.factories import call_factory, declared_config, make_arguments
 from appo.envs.faults import FAILURES, FaultPolicy, close_quietly
 from appo.envs.near_names import known_ids, near, why_not_made
-from appo.envs.own_code import import_own, told
+from appo.envs.own_code import import_own, is_of_own_code, told
 from appo.utils.options import ConfigError
 
 _FAMILIES = "appo.envs.families"
@@ -47,6 +47,7 @@ _FAMILY_BY_ENTRY_POINT = (
 )
 _PACKAGE_OF_MODULE = types.MappingProxyType(
     {"ale_py": "ale-py", "Box2D": "box2d", "cv2": "opencv-python-headless", "pygame": "pygame-ce"}
+    | {name: name for name in ("gymnasium", "minigrid", "mpe2", "mujoco", "pettingzoo", "vizdoom")}
 )
 
 
@@ -379,6 +380,8 @@ def _missing_package(error: BaseException) -> str | None:
     """What to install, when that is what the error means."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
+        if module not in _PACKAGE_OF_MODULE and is_of_own_code(error):
+            return None  # it may be a file that is missing; what is not found there is told with its place
         package = _PACKAGE_OF_MODULE.get(module, module)
         return f"{module}, which is not installed: pip install {package}"
     if type(error).__name__ == "DependencyNotInstalled":  # Gymnasium's own; its text has the pip line

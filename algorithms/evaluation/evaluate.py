@@ -24,11 +24,14 @@ from appo.algorithms.messages import EpisodeFinished
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.sampling.collector import Counted, EpisodeCollector, shares
 from appo.envs.api import BatchEnv
+from appo.envs.vector.errors import VecEnvError
 from appo.envs.vector.make import vec_env_of
 from appo.envs.vector.shared_rows import rows_of_envs
 from appo.envs.vector.step_batch import StepBatch
 from appo.envs.vector.vec_env import VecEnv
 
+# Episodes that may be lost with their environments: in all, and for each that is played to its end.
+_MOST_LOST, _MOST_LOST_OF_EACH = 100, 10
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 
 
@@ -156,6 +159,9 @@ def evaluate_policy(
         action_repeat: hold each action until it has covered this many frames; 0: for one step.
         on_episode: told (agent, episode) of every episode that counts.
         after_step: called after the reset and after every step; False ends the evaluation.
+
+    Raises:
+        VecEnvError, EnvError: environments fail, where `env` does not build them anew, or too often.
     """
     began = time.monotonic()
     envs = env if isinstance(env, VecEnv) else vec_env_of(env)
@@ -179,6 +185,11 @@ def evaluate_policy(
             episodes.append(counted)
             if on_episode is not None:
                 on_episode(counted.agent, counted.episode)
+        if collector.aborted > _MOST_LOST + _MOST_LOST_OF_EACH * len(episodes):
+            raise VecEnvError(
+                f"environments fail too often to be scored: {collector.aborted} episodes were lost, and "
+                f"{len(episodes)} played to their end"
+            )
     is_complete = collector.is_full if num_episodes is not None else collector.frames >= limit
     return _result(episodes, collector, time.monotonic() - began, is_complete=is_complete)
 

@@ -208,6 +208,8 @@ class _Numbers(nn.Module):
     highest: Tensor
     scale: Tensor
     centre: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, name: str, path: tuple[Any, ...], space: spaces.Box, column: int) -> None:
         super().__init__()
@@ -223,6 +225,8 @@ class _Numbers(nn.Module):
                 "highest": np.where(is_bounded, 1.0, high),
                 "scale": np.where(is_bounded, (high - low) / 2, 1.0),
                 "centre": np.where(is_bounded, (high + low) / 2, 0.0),
+                "low": space.low.reshape(-1),
+                "high": space.high.reshape(-1),
             }
         for key, value in constants.items():
             self.register_buffer(key, torch.tensor(value, dtype=getattr(torch, self.dtype)), persistent=False)
@@ -231,6 +235,7 @@ class _Numbers(nn.Module):
         """[N, W] -> [N, *shape]."""
         numbers = actions[:, self._column : self._column + self.width].to(self.scale.dtype)
         numbers = torch.clamp(numbers, self.lowest, self.highest) * self.scale + self.centre
+        numbers = torch.clamp(numbers, self.low, self.high)  # rounding may have left the bounds
         return numbers.reshape(-1, *self.shape)
 
 

@@ -11,6 +11,7 @@ from appo.algorithms.checkpoint_names import policy_folder
 from appo.algorithms.checkpoints import Checkpoint, CheckpointError
 from appo.algorithms.models.actor_critic import ActorCritic, build_actor_critic
 from appo.algorithms.models.config import ModelConfig
+from appo.algorithms.models.encoder_registry import require_encoder
 from appo.envs.api import EnvSpec
 from appo.utils.options import ConfigError
 
@@ -69,6 +70,7 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     run = dataclasses.replace(config.run, device=str(device))
     run.check_combinations()
     on_device = run.torch_device
+    require_encoder(config.model)
     batch = make_batch_env(env_of(config.env), config.family, [EnvContext(seed=0)])
     spec, spaces = batch.spec, batch.spaces
     batch.close()

@@ -30,7 +30,7 @@ from appo.algorithms.models.config import ModelConfig
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.envs.api import BatchEnv, EnvContext, EnvError
-from appo.envs.faults import Restarts
+from appo.envs.faults import FaultPolicy, Restarts
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.envs.vector.make import make_vec_env, vec_env_of
 from appo.envs.vector.vec_env import VecEnv
@@ -40,6 +40,7 @@ from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
 
 _EPISODES_UNWATCHED = 20  # where nothing limits them and no window shows them: nobody would end it
+_UNTIL_IN_VAIN = Restarts("restart", max_lifetime=1000, rate=-1)  # an episode more or less says nothing of a policy
 _EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,11 @@ class EvaluationJob(NamedTuple):
             raise ConfigError(
                 f"tournament=True lets players change seats, and agent_policy_map={self.sampling.agent_policy_map!r} "
                 "trained each policy for its own agents; score them together without --tournament"
+            )
+        if self.sampling.agent_policy_map and self.is_policy_typed and self.options.policy_index >= 0:
+            raise ConfigError(
+                f"policy_index={self.options.policy_index} plays one policy, and agent_policy_map="
+                f"{self.sampling.agent_policy_map!r} trained each for its own agents; leave it out: they play together"
             )
         name, skip = "env_frameskip", getattr(self.family_options, "env_frameskip", 1)
         if self.wrap_action_repeat > 1:  # not for families with a frameskip of their own
@@ -270,8 +276,11 @@ def _hold_tournament(job: EvaluationJob, stop: StopSignals, cleanup: contextlib.
     if reason := why_kept(path, content, "matches_of_each_pair"):
         print(f"results: not saved; {reason}", flush=True)
     else:
-        atomic_write_json(path, content, durable=False)
-        print(f"results: {path}", flush=True)
+        try:
+            atomic_write_json(path, content, durable=False)
+            print(f"results: {path}", flush=True)
+        except OSError as error:
+            print(f"results: not saved; {error}", flush=True)
     _close_recorder(recorder)
 
 
@@ -304,12 +313,14 @@ def _screen(job: EvaluationJob, window: Window | None, recorder: VideoRecorder |
     return Screen(viewers, job.options.fps, may_open_windows=recorder is None) if viewers else None
 
 
-def _build_envs(job: EvaluationJob, screen: Screen | None, seed: int, number: int) -> BatchEnv:
-    """One environment to watch, or several side by side to score."""
+def _build_envs(
+    job: EvaluationJob, screen: Screen | None, seed: int, number: int, faults: FaultPolicy | None = None
+) -> BatchEnv:
+    """One environment to watch, or several side by side to score; without `faults`, every failure is raised."""
     if screen is not None:
         return screen.build(job.env, job.family_options, EnvContext(seed=seed))
     contexts = [EnvContext(vector_index=i, env_id=i, num_envs=number, seed=seed) for i in range(number)]
-    return make_batch_env(job.env, job.family_options, contexts)
+    return make_batch_env(job.env, job.family_options, contexts, faults=faults)
 
 
 def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecEnv:
@@ -320,9 +331,11 @@ def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecE
         number = min(number, job.episodes)
     workers = job.options.eval_num_workers
     if screen is not None or wanted < 0 or workers == 0:
-        return vec_env_of(_build_envs(job, screen, seed, number))
+        drops = job.sampling.on_bad_env_data == "drop"
+        faults = FaultPolicy(job.sampling.max_env_rebuilds, drops_bad_data=drops)
+        return vec_env_of(_build_envs(job, screen, seed, number, faults))
     workers = min(number, core_count() if workers < 0 else workers)
-    processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": Restarts("restart")}
+    processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": _UNTIL_IN_VAIN}
     return make_vec_env(job.env, number, seed=seed, options=job.family_options, **processes)
 
 

@@ -111,9 +111,8 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
     """Write the summary as JSON, and a line per episode as CSV beside it.
 
     Returns:
-        Why nothing was written, see `why_kept`; empty: both were.
+        Why not all was written, see `why_kept`, or what the disk says; empty: both were.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "title": title,
         "complete": result.is_complete,
@@ -127,8 +126,17 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
     }
     if reason := why_kept(path.with_suffix(".json"), content):
         return reason
-    atomic_write_json(path.with_suffix(".json"), content, durable=False)
-    with path.with_suffix(".csv").open("w", newline="") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(path.with_suffix(".json"), content, durable=False)
+        _write_table(result, path.with_suffix(".csv"))
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _write_table(result: EvalResult, path: Path) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file)
         extras = list(result.extras)
         writer.writerow([*_COLUMNS, *(f"extra_{name}" for name in extras)])
@@ -138,7 +146,6 @@ def save_result(result: EvalResult, path: Path, title: str, conditions: Conditio
             objective = "" if math.isnan(episode.true_return) else episode.true_return
             row = [number, env, agent, episode.episode_return, objective, episode.length_frames]
             writer.writerow([*row, *(episode.extra.get(name, "") for name in extras)])
-    return ""
 
 
 def _number(value: float) -> str:

@@ -1,8 +1,8 @@
 """The contract of a further loss term, and how its name becomes the term.
 
 A term is one module with a constant `LOSS = AuxiliaryLoss(config=..., compute=...)`. `--auxiliary_loss=<name>` takes
-`algorithms/learning/auxiliary/<name>.py`; a name with dots is a module of the user's own, which every process can
-import by itself. The term sees a minibatch and what the model said about it, and has no parameters of its own.
+`algorithms/learning/auxiliary/<name>.py`; a name with dots, or that of a file in the working directory, is a module of
+the user's own. The term sees a minibatch and what the model said about it, and has no parameters of its own.
 """
 
 from __future__ import annotations

@@ -51,6 +51,16 @@ def encoder_names() -> list[str]:
     return sorted(found)
 
 
+def require_encoder(config: ModelConfig) -> None:
+    """Import an encoder of the user's own, while its folder is the working directory: environments may change that.
+
+    Raises:
+        ConfigError: see `find_encoder`.
+    """
+    if config.encoder != AUTO:
+        find_encoder(config.encoder)
+
+
 def find_encoder(name: str) -> type[Encoder]:
     """The class that a value of `--encoder` other than auto stands for.
 
@@ -59,7 +69,7 @@ def find_encoder(name: str) -> type[Encoder]:
     """
     path, _, attribute = name.partition(":")
     is_ours = not attribute and name in encoder_names()
-    if not attribute and not is_ours and not Path(f"{name}.py").is_file():
+    if not attribute and not is_ours and name not in sys.modules and not Path(f"{name}.py").is_file():
         known = [AUTO, *encoder_names(), *(file.stem for file in Path().glob("*.py"))]
         close = nearest_names(name, known)
         hint = f"did you mean {' or '.join(close)}? There" if close else "there"

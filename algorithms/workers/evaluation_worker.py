@@ -21,7 +21,7 @@ from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.workers.jobs import EvaluationWorkerJob
 from appo.algorithms.workers.worker import LONGEST_SLEEP_S, Worker
 from appo.envs.api import EnvContext
-from appo.envs.faults import FAILURES
+from appo.envs.faults import FAILURES, FaultPolicy
 from appo.envs.own_code import told
 from appo.envs.registry import make_batch_env
 from appo.envs.vector.make import vec_env_of
@@ -29,8 +29,6 @@ from appo.utils.processes import limit_native_threads, lower_priority
 
 log = logging.getLogger(__name__)
 LOWEST_PRIORITY = 19
-# No environment of training has such a number, so none has its seeds.
-FIRST_ENV_ID = 1 << 30
 
 
 class EvaluationWorker(Worker):
@@ -51,11 +49,9 @@ class EvaluationWorker(Worker):
         self.counters.enter(Phase.RESET)
         self._videos, self._next_video, self._records = self._open_videos(), 0.0, False
         number = choose_num_envs(job.episodes, job.num_envs)
-        generation = self.start.generation
-        contexts = [
-            EnvContext(0, index, FIRST_ENV_ID + index, number, job.seed, attempt=generation) for index in range(number)
-        ]
-        self._env = vec_env_of(make_batch_env(job.env, job.family_options, contexts, spec=job.spec))
+        contexts = [self._context(index) for index in range(number)]
+        faults = FaultPolicy(job.max_env_rebuilds, drops_bad_data=job.drops_bad_data)
+        self._env = vec_env_of(make_batch_env(job.env, job.family_options, contexts, faults=faults, spec=job.spec))
         if job.single_thread:
             limit_native_threads()
         rows = number * job.spec.agents_per_env
@@ -85,14 +81,21 @@ class EvaluationWorker(Worker):
             self._env.close()
         self._close_videos()
 
+    def _context(self, index: int) -> EnvContext:
+        """Of the environments that score, and then of the one that is filmed; none of training has its `env_id`."""
+        job = self.job
+        first, generation = job.first_env_id, self.start.generation
+        return EnvContext(
+            job.worker_index, index, first + index, first + job.num_envs + 1, job.seed, attempt=generation
+        )
+
     def _open_videos(self) -> EpisodeVideos | None:
         """Called before other environments are built: MuJoCo and SDL choose how to draw when they are imported."""
         job = self.job
         if not job.video_every_s:
             return None
-        context = EnvContext(env_id=FIRST_ENV_ID - 1, seed=job.seed, attempt=self.start.generation)
         try:
-            return EpisodeVideos(job.env, job.family_options, context, job.videos)
+            return EpisodeVideos(job.env, job.family_options, self._context(job.num_envs), job.videos)
         except FAILURES as error:
             log.warning("no videos of evaluations: %s", told(error))
             return None

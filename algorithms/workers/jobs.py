@@ -110,6 +110,10 @@ class EvaluationWorkerJob:
     every_s: float
     episodes: int  # of each evaluation
     num_envs: int  # at most
+    first_env_id: int  # those before are training's
+    worker_index: int  # those before are the actors'
+    max_env_rebuilds: int
+    drops_bad_data: bool
     deterministic: bool
     env: ResolvedEnv
     family_options: Any
@@ -131,6 +135,10 @@ class EvaluationWorkerJob:
             every_s=workers.eval_every_sec,
             episodes=workers.eval_episodes,
             num_envs=workers.eval_envs or usual_envs,
+            first_env_id=plan.sampling.num_workers * plan.sampling.num_envs_per_worker,
+            worker_index=plan.sampling.num_workers,
+            max_env_rebuilds=plan.sampling.max_env_rebuilds,
+            drops_bad_data=plan.sampling.on_bad_env_data == "drop",
             deterministic=workers.eval_most_likely,
             env=plan.env,
             family_options=for_evaluation(plan.family_options, plan.env.family.evaluation),

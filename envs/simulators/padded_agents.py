@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from appo.envs.api import ACTION_MASK
+from appo.envs.api import ACTION_MASK, ScriptedPlayers
+from appo.envs.wrappers import find_ability
 
 
 def differ(env: Any) -> bool:
@@ -75,6 +76,23 @@ class PaddedAgents:
         own = actions if self._has_choices else {agent: self._cut(agent, action) for agent, action in actions.items()}
         observations, rewards, terminations, truncations, infos = self.env.step(own)
         return self._padded(observations), rewards, terminations, truncations, self._with_masks(observations, infos)
+
+    @property
+    def scripted_players(self) -> tuple[str, ...]:
+        """Those of the environment."""
+        scripts = find_ability(self.env, ScriptedPlayers)
+        return () if scripts is None else tuple(scripts.scripted_players)
+
+    def scripted_action(self, name: str, agent: Any) -> Any:
+        """What the environment's script does, padded; what is no action of the agent's own as it is."""
+        scripts = find_ability(self.env, ScriptedPlayers)
+        assert scripts is not None, "its names come from there"
+        action = scripts.scripted_action(name, agent)
+        if self._has_choices or not self._acted[agent].contains(action):
+            return action
+        padded = np.zeros(self._action_space.shape, self._action_space.dtype)
+        padded[: len(action)] = action
+        return padded
 
     def _cut(self, agent: Any, action: Any) -> Any:
         space = self._acted[agent]

@@ -95,7 +95,6 @@ def test_networks_follow_what_is_observed():
     assert values_of(spec_of(IMAGE), profile._replace(largest_pixel=10.0))["obs_scale"] == 10.0
     assert values_of(spec_of(IMAGE), profile._replace(largest_pixel=0.0))["obs_scale"] == 1.0
     assert values_of(spec_of(IMAGE), EnvProfile())["obs_scale"] == 255.0  # bytes; --check_env=False measures nothing
-    assert values_of(spec_of(IMAGE._replace(dtype="float32")), EnvProfile())["obs_scale"] == 1.0
 
 
 def test_a_critic_of_its_own_sees_the_time():

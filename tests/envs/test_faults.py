@@ -403,6 +403,34 @@ def test_bad_data_that_are_dropped_cost_the_step_and_reset_the_environment(value
     assert batch.envs[1].resets == 2 and not batch.built, "it is reset, not built anew"
 
 
+@pytest.mark.parametrize("level", [1, 5, 2**31 - 1])
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_category_that_does_not_exist_is_bad_data(level, drops, monkeypatch):
+    monkeypatch.setattr(Counting, "observation_space", spaces.Discrete(3, start=2))
+    monkeypatch.setattr(Counting, "_observe", lambda env: env.plan.get((env.attempt, env.time), 4))
+    batch = Batch({(0, 2): level}, drops_bad_data=drops).reset()
+    if not drops:
+        with pytest.raises(BadEnvDataError, match=f"'obs' should be one of 3 categories, but is number {level - 2}, "):
+            batch.step(2)
+        return
+    batch.step(2)
+    assert batch.row("obs") == [2] and batch.row("crashed") == 1 and batch.row("crashed", 0) == 0
+    assert batch.envs[1].resets == 2 and batch.counted == [True]
+
+
+def test_a_last_category_that_does_not_exist_is_bad_data_where_something_follows_from_it(monkeypatch):
+    monkeypatch.setattr(Counting, "observation_space", spaces.Discrete(3))
+    monkeypatch.setattr(Counting, "_observe", lambda env: env.plan.get((env.attempt, env.time), 1))
+    step = Counting.step
+    monkeypatch.setattr(Counting, "step", lambda env, action: (*step(env, action)[:2], False, env.time >= 2, {}))
+    batch = Batch({(0, 2): 7}).reset()
+    finals = {name: array.copy() for name, array in batch.out.observations.items()}
+    batch.out = batch.out._replace(final_observations=finals)
+    with pytest.raises(BadEnvDataError, match="'obs' should be one of 3 categories, but is number 7, counted from 0"):
+        batch.vec.step(np.zeros((3, 1), np.float32), batch.out)
+        batch.vec.step(np.zeros((3, 1), np.float32), batch.out)
+
+
 class Talking(Counting):
     """Says in its second step, or of its second reset, what `plan` has."""
 

@@ -6,7 +6,9 @@ from gymnasium import spaces
 
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext
-from appo.envs.registry import make_batch_env, register_env
+from appo.envs.parallel_adapter import scripted_action
+from appo.envs.preflight import check_environment
+from appo.envs.registry import make_batch_env, register_env, resolve
 from appo.envs.simulators.padded_agents import PaddedAgents, can_be_padded, differ
 
 
@@ -78,6 +80,25 @@ def test_each_agent_s_own_bounds_hold():
     assert env.action_space("a").high.tolist() == [3.0, 3.0]
     env.step({agent: np.array([3.0, -1.0], np.float32) for agent in "abc"})
     assert [env.env.heard[agent].tolist() for agent in "abc"] == [[1, -1], [2, -1], [3, -1]]
+
+
+@pytest.mark.parametrize("has_choices", [True, False])
+def test_scripts_of_agents_with_shorter_actions_play(has_choices):
+    class Scripted(Uneven):
+        scripted_players = ("still",)
+
+        def scripted_action(self, name, agent):
+            space = self.action_space(agent)
+            return space.n - 1 if self.has_choices else np.full(space.shape, 0.5, np.float32)
+
+    register_env("uneven", lambda: PaddedAgents(Scripted(has_choices)))
+    assert check_environment(resolve("uneven"), None, False).spec.scripted_players == ("still",)
+    env = PaddedAgents(Scripted(has_choices))
+    actions = [scripted_action(env, "still", agent, env) for agent in "abc"]
+    if has_choices:
+        assert actions == [1, 2, 3]
+    else:
+        assert [action.tolist() for action in actions[:2]] == [[0.5, 0.5, 0, 0], [0.5, 0.5, 0.5, 0]]
 
 
 def test_only_vectors_and_choices_can_be_padded():

@@ -365,6 +365,15 @@ def test_agents_are_looked_at_one_by_one():
     with pytest.raises(ConfigError, match="'observations' should be a dict by agent"):
         check(lambda: Nameless(SyntheticOptions(), EnvContext()))
 
+    class Turns(MultiIdentity):
+        """Everybody stays; it tells only of who moves next."""
+
+        def step(self, actions):
+            return *({"agent_0": result["agent_0"]} for result in super().step(actions)[:-1]), {}
+
+    with pytest.raises(ConfigError, match="given for every agent that goes on, but is without"):
+        check(lambda: Turns(SyntheticOptions(), EnvContext()))
+
 
 def test_a_native_vector_environment_is_looked_at_as_a_whole():
     from gymnasium.vector import SyncVectorEnv

@@ -409,6 +409,15 @@ def test_a_missing_package_comes_with_its_pip_line(error, message):
         probe("my_game")
 
 
+def test_a_file_of_the_users_that_is_not_found_is_no_package_to_be_installed():
+    def factory():
+        import helpers_of_mine  # noqa: F401
+
+    register_env("my_game", factory)
+    with pytest.raises(EnvError, match="failed in make: ModuleNotFoundError: No module named 'helpers_of_mine'"):
+        probe("my_game")
+
+
 def test_a_factory_of_a_vector_is_told_how_many_environments_it_holds():
     class Declared(gymnasium.vector.SyncVectorEnv):
         action_mask_in_info = False

@@ -13,7 +13,7 @@ from appo.envs.action_layout import random_actions
 from appo.envs.adapters import step_arrays
 from appo.envs.api import EnvContext, EnvError
 from appo.envs.families.synthetic import FAMILY, NAMES
-from appo.envs.registry import make_batch_env, resolve
+from appo.envs.registry import make_batch_env, register_env, resolve
 from appo.envs.synthetic_options import BAD_DATA, SyntheticOptions
 from appo.utils.options import ConfigError, options_of
 
@@ -282,6 +282,33 @@ def test_options_and_names_are_declared_for_every_kind():
     assert all(FAMILY.defaults(name)["encoder"] for name in NAMES)
     with pytest.raises(ConfigError, match="synthetic_memory"):
         FAMILY.defaults("synthetic_memry")
+
+
+def test_random_numbers_of_agents_in_a_class_without_wrappers_are_restored():
+    from appo.envs.simulators.synthetic_multi import MultiIdentity
+
+    class Plain(MultiIdentity):
+        unwrapped = property()  # as of a class that knows nothing of Gymnasium
+
+        def reset(self, seed=None, options=None):
+            if seed is not None:
+                self.np_random = np.random.default_rng(seed)
+            self.np_random.random()
+            return super().reset(seed=seed, options=options)
+
+    register_env("plain", lambda: Plain(SyntheticOptions(synthetic_episode_length=2), EnvContext()))
+    batch: Any = make_batch_env("plain", None, [EnvContext(seed=3)])
+    out = step_arrays(batch.spec, 1)
+    batch.remember_randomness()
+    batch.reset(out)
+    for _ in range(6):
+        batch.step(np.zeros((3, 1), np.float32), out)
+    (state,) = batch.randomness()
+    assert state["seed"] is None and state["generator"] is not None
+    batch.restore_randomness([state])
+    batch.reset(out)
+    assert batch.randomness() == [state]
+    batch.close()
 
 
 def test_agents_whose_random_numbers_cannot_be_seen_are_started_anew_all_the_same():

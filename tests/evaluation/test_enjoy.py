@@ -231,6 +231,8 @@ def test_atari_is_scored_by_whole_games_unless_lives_are_asked_for(experiment):
     assert not enjoy_appo.job_of(place).family_options.atari_episodic_life
     assert enjoy_appo.job_of([*place, "--atari_episodic_life=True"]).family_options.atari_episodic_life
     assert enjoy_appo.job_of([*place, "--atari-episodic-life"]).family_options.atari_episodic_life
+    (folder / "score.toml").write_text("atari_episodic_life = true")
+    assert enjoy_appo.job_of([*place, f"--config={folder / 'score.toml'}"]).family_options.atari_episodic_life
 
 
 def test_help_lists_the_options_of_watching(capsys):
@@ -400,10 +402,69 @@ def test_an_action_cannot_be_held_for_a_part_of_a_step(experiment, capsys):
         enjoy_appo.job_of([*place, "--render_action_repeat=6", "--wrap_action_repeat=4"]).check()
 
 
-def test_an_environment_that_fails_ends_with_its_error(experiment, capsys):
+def test_environments_that_always_fail_end_with_their_error(experiment, capsys, caplog):
     place, _ = experiment("synthetic_crashing")
     assert enjoy(*place, "--no_render", "--synthetic_fault_step=3") == 1
-    assert re.fullmatch(r"enjoy_appo.py: error: environment 0 .*failed in step: .+\n", capsys.readouterr().err)
+    told = (
+        "enjoy_appo.py: error: environments fail too often to be scored: 1\\d\\d episodes were lost, and 0 played.+\n"
+    )
+    assert re.fullmatch(told, capsys.readouterr().err)
+    assert "environment 0 of synthetic_crashing" in caplog.text and "failed in step: RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize("more", [[], ["--eval_num_envs=2"]])
+def test_an_environment_that_fails_now_and_then_is_scored_without_the_episodes_that_were_lost(experiment, more):
+    place, folder = experiment("synthetic_unreliable_cartpole")
+    words = [*place, "--no_render", "--max_num_episodes=60", "--synthetic_fault_probability=0.01", *more]
+    done = subprocess.run([sys.executable, ENJOY, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "evaluation" / "policy0_step12.json").read_text())
+    assert told["episodes"] == 60 and told["complete"]
+    assert told["aborted"] >= 2 and "episodes were lost with their environment and played again" in done.stdout
+
+
+def test_an_environment_that_changes_the_directory_moves_no_results(experiment, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wide.py").write_text(
+        "from torch import nn\n"
+        "class Encoder(nn.Module):\n"
+        "    kind, minimum_size = 'vector', 1\n"
+        "    def __init__(self, leaf, config):\n"
+        "        super().__init__()\n"
+        "        self.layer, self.output_size = nn.Linear(leaf.shape[0], 8), 8\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x)\n"
+    )
+    (tmp_path / "moving.py").write_text(
+        "import os, gymnasium\n"
+        "def make_env():\n"
+        "    env = gymnasium.make('CartPole-v1')\n"
+        f"    os.chdir({str(tmp_path / 'elsewhere')!r})\n"
+        "    return env\n"
+    )
+    words = ["--env=moving:make_env", "--experiment=first"]
+    trained = [*words, "--encoder=wide", "--train_for_env_steps=3000", "--num_workers=1", "--device=cpu"]
+    environment = os.environ | {"PYTHONPATH": str(ENJOY.parent / "src")}
+    for program, more in ((ENJOY.with_name("train_appo.py"), trained), (ENJOY, [*words, "--no_render"])):
+        done = subprocess.run(
+            [sys.executable, program, *more], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "train_dir" / "first" / "evaluation").glob("*.json"))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_results_that_cannot_be_written_are_told_of_and_the_rest_is_played(experiment, capsys):
+    place, folder = experiment("CartPole-v1")
+    (folder / "evaluation").write_text("in the way")
+    assert enjoy(*place, "--no_render", "--max_num_episodes=2") == 0
+    assert "results: not saved; [Errno " in capsys.readouterr().out
+
+
+def test_one_policy_cannot_be_asked_for_where_each_plays_its_own_agents(experiment, capsys):
+    place, _ = experiment("synthetic_multi", "--num_policies=2", "--agent_policy_map=agent_0:0,agent_*:1")
+    told = refused(capsys, *place, "--no_render", "--policy_index=1")
+    assert "policy_index=1 plays one policy, and agent_policy_map=" in told
 
 
 def test_nothing_of_the_evaluation_stays_behind_in_the_process(experiment):

@@ -46,6 +46,9 @@ ACTIONS: dict[str, Any] = {
     "discrete": spaces.Discrete(4, start=2),
     "multi": spaces.MultiDiscrete([3, 2, 4]),
     "box": spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, np.inf], np.float32)),
+    "tenths": spaces.Box(
+        np.array([-3.0, -1.7, -0.1], np.float32), np.array([0.4, 2.9, 2.6], np.float32)
+    ),  # half of their sum and half of their difference are rounded
     "mixed": spaces.Tuple(
         [
             spaces.Box(-3.0, 5.0, (2,)),
@@ -132,6 +135,15 @@ def test_the_file_answers_as_the_policy_does(tmp_path, encoder, core, actions, m
 @pytest.mark.parametrize(("encoder", "core", "actions", "masked", "suffix"), ALL)
 def test_the_file_of_any_policy_answers_as_it_does(tmp_path, encoder, core, actions, masked, suffix):
     check_case(tmp_path, encoder, core, actions, masked, suffix)
+
+
+def test_rounding_takes_no_action_out_of_its_bounds():
+    restored = restored_policy("mlp", "none", "tenths")
+    policy = ExportedPolicy(restored.model, restored.spaces, restored.spec)
+    (part,) = policy.action_parts
+    for value in (-9.0, 9.0):
+        action = part(torch.full((1, 3), value))[0].numpy()
+        assert restored.spaces[1].contains(action), action.tolist()
 
 
 def test_actions_of_the_exported_function_are_those_of_the_space():
