@@ -72,7 +72,7 @@ def _read_file(file: str) -> dict[str, Any]:
 
 
 def _options_of_experiment(argv: Sequence[str], layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What config.json of the experiment holds that goes on; nothing where none does, or where it is refused later."""
+    """Options of the experiment that words and files name; none without one, or where it is damaged: told later."""
     words = [f"--{name}={to_text(found[name])}" for found in layers.values() for name in LOCATION if name in found]
     try:
         return parse_saved(place_of([*words, *argv]).config_file.read_text(encoding="utf-8"), "").options

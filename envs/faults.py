@@ -209,7 +209,7 @@ _FEW = 32
 class ValueCheck:
     """Finds numbers that are not finite, categories that do not exist, and masks that allow nothing.
 
-    That takes a microsecond per step of a batch and leaf.
+    Per step of a batch and leaf that takes a microsecond, of categories two and a half.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
@@ -246,8 +246,8 @@ class ValueCheck:
 
     def finals_pass(self, out: StepArrays) -> bool:
         """The last observations of truncated episodes hold nothing of the kind; from others nothing follows."""
-        nothing_to_check = not (self._zeros or self._categories)
-        if out.final_observations is None or nothing_to_check or b"\1" not in out.truncated.tobytes():
+        has_leaves = bool(self._zeros or self._categories)
+        if out.final_observations is None or not has_leaves or b"\1" not in out.truncated.tobytes():
             return True
         return not self._has_bad_final(out).any()
 
@@ -258,16 +258,14 @@ class ValueCheck:
         return is_bad & (out.truncated == 1)
 
     def _has_bad(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
-        """[E] rows with a number that is not finite, or a category that does not exist."""
+        """[E] rows with a number that is not finite, or a category that does not exist; just False without leaves."""
         found = [~np.isfinite(observations[name]) for name, _ in self._zeros]
         found += [_unsigned(observations[name]) >= count for name, count in self._categories]
         return np.logical_or.reduce([each.reshape(len(each), -1).any(axis=1) for each in found])
 
     def bad_rows(self, out: StepArrays) -> list[int]:
         """Agent rows of which a number is not finite or a category does not exist, or that have no choice."""
-        is_bad = ~np.isfinite(out.rewards) | self._has_bad_final(out)
-        if self._zeros or self._categories:
-            is_bad |= self._has_bad(out.observations)
+        is_bad = ~np.isfinite(out.rewards) | self._has_bad_final(out) | self._has_bad(out.observations)
         if self._has_mask:
             is_bad |= _without_choice(out)
         return [int(row) for row in np.flatnonzero(is_bad)]

@@ -31,7 +31,7 @@ from appo.envs.vector.step_batch import StepBatch
 from appo.envs.vector.vec_env import VecEnv
 
 # Episodes that may be lost with their environments: in all, and for each that is played to its end.
-_MOST_LOST, _MOST_LOST_OF_EACH = 100, 10
+_MOST_LOST, _MOST_LOST_PER_EPISODE = 100, 10
 MAX_ENVS = 8  # one forward pass for 8 rows costs little more than for one; an engine process costs memory
 
 
@@ -185,7 +185,7 @@ def evaluate_policy(
             episodes.append(counted)
             if on_episode is not None:
                 on_episode(counted.agent, counted.episode)
-        if collector.aborted > _MOST_LOST + _MOST_LOST_OF_EACH * len(episodes):
+        if collector.aborted > _MOST_LOST + _MOST_LOST_PER_EPISODE * len(episodes):
             raise VecEnvError(
                 f"environments fail too often to be scored: {collector.aborted} episodes were lost, and "
                 f"{len(episodes)} played to their end"

@@ -40,7 +40,7 @@ from appo.utils.processes import core_count
 from appo.utils.signals import StopSignals
 
 _EPISODES_UNWATCHED = 20  # where nothing limits them and no window shows them: nobody would end it
-_UNTIL_IN_VAIN = Restarts("restart", max_lifetime=1000, rate=-1)  # an episode more or less says nothing of a policy
+_RESTARTS = Restarts("restart", max_lifetime=1000, rate=-1)  # `evaluate_policy` ends what fails too often before
 _EVALUATION = 0xE7A1  # tells these random numbers from those of training with the same seed
 
 log = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ def _build_vec_env(job: EvaluationJob, screen: Screen | None, seed: int) -> VecE
         faults = FaultPolicy(job.sampling.max_env_rebuilds, drops_bad_data=drops)
         return vec_env_of(_build_envs(job, screen, seed, number, faults))
     workers = min(number, core_count() if workers < 0 else workers)
-    processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": _UNTIL_IN_VAIN}
+    processes: Any = {"backend": "subproc", "num_workers": workers, "restarts": _RESTARTS}
     return make_vec_env(job.env, number, seed=seed, options=job.family_options, **processes)
 
 
