@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from appo.algorithms.run.config import COMMAND_LINES_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.tools.arguments import EXIT_REFUSED, Refused
@@ -141,13 +142,14 @@ def thinned(curve: Series) -> list[list[float]]:
 
 
 def machine() -> str:
-    """The processor, and how many of its cores this process may use."""
+    """The processor, how many of its cores this process may use, and the widest vectors that PyTorch finds there."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(usable_cores())} cores, {names[0] if names else platform.machine()}"
+    name = names[0] if names else platform.machine()
+    return f"{len(usable_cores())} cores, {name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def read(out: Path) -> list[Result]:
