@@ -109,11 +109,12 @@ def draw(by_actors: Sequence[Point], by_envs: Sequence[Point]) -> Any:
         panel.set_ylabel("frames per second")
         panel.grid(alpha=0.3)
         shares = panel.twinx()
-        for kind in ("driver", "policy", "learner"):
-            shares.plot(x, [point.run.usage[kind].cores for point in points], ":", label=f"{kind}, cores")
+        for kind, color in (("driver", "C1"), ("policy", "C2"), ("learner", "C3")):
+            shares.plot(x, [point.run.usage[kind].cores for point in points], ":", color=color, label=f"{kind} (right)")
         shares.set_ylim(0.0, 1.05)
-        panel.legend(loc="upper left")
-        shares.legend(loc="lower right")
+        shares.set_ylabel("cores kept busy")
+    lines = [*panel.get_lines(), *shares.get_lines()]  # the same in both panels
+    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
     return figure
 
 

@@ -33,3 +33,7 @@ def test_the_plot_shows_both_series_beside_their_ideals():
     measured_line, ideal_line = panels[0].get_lines()
     assert list(measured_line.get_ydata()) == pytest.approx([98.0, 190.0])
     assert list(ideal_line.get_ydata()) == pytest.approx([100.0, 200.0])
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[2:] == ["driver (right)", "policy (right)", "learner (right)"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["frames per second"] * 2 + ["cores kept busy"] * 2
