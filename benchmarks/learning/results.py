@@ -63,7 +63,7 @@ KNOWN = {
     "pong": KnownTask("atari_pong", 20_000_000, GAME_SCORE),
     "breakout": KnownTask("atari_breakout", 20_000_000, GAME_SCORE),
     "doom_basic": KnownTask("doom_basic", 600_000),
-    "health_gathering": KnownTask("doom_health_gathering", 6_000_000),
+    "health_gathering": KnownTask("doom_health_gathering", 2_000_000),
     "my_way_home": KnownTask("doom_my_way_home", 10_000_000),
     "deadly_corridor": KnownTask("doom_deadly_corridor", 10_000_000),
 }
