@@ -64,8 +64,8 @@ KNOWN = {
     "breakout": KnownTask("atari_breakout", 20_000_000, GAME_SCORE),
     "doom_basic": KnownTask("doom_basic", 600_000),
     "health_gathering": KnownTask("doom_health_gathering", 2_000_000),
-    "my_way_home": KnownTask("doom_my_way_home", 10_000_000),
-    "deadly_corridor": KnownTask("doom_deadly_corridor", 10_000_000),
+    "my_way_home": KnownTask("doom_my_way_home", 6_000_000),
+    "deadly_corridor": KnownTask("doom_deadly_corridor", 6_000_000),
 }
 
 
