@@ -31,12 +31,16 @@ def hint_of(name: str, env: str, takes_kwargs: bool) -> str:
 def last_hint_of(name: str, env: str, takes_kwargs: bool) -> str:
     """The same where no option has a similar name: it may be an argument of the environment."""
     if not takes_kwargs:
-        return ""
+        return f"--help --env={env} lists all options"
     arguments = _arguments_of(env)
     if arguments is None:
         return _ARGUMENT.format(name=name)
     nearest = [f"--env_kwargs.{each}" for each in nearest_names(name, arguments)]
-    return f"did you mean {' or '.join(nearest)}?" if nearest else f"{env} has no such argument"
+    return (
+        f"did you mean {' or '.join(nearest)}?"
+        if nearest
+        else f"{env} has no such argument, and --help lists all options"
+    )
 
 
 @functools.cache  # a module of the user's that cannot be imported is not asked again

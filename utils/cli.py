@@ -313,16 +313,16 @@ def _refuse_words(
     last_hint: Callable[[str], str] | None = None,
 ) -> NoReturn:
     """Refuse words that belong to no option: all unknown options at once, without them the first other word."""
-    flags = [word for word in words if word.startswith("-") and not _NEGATIVE.match(word)]
-    names = {flag: flag.lstrip("-").partition("=")[0].replace("-", "_") for flag in flags}
+    flags = [word.partition("=")[0] for word in words if word.startswith("-") and not _NEGATIVE.match(word)]
     if flags:
-        raise _unknown_options(
-            COMMAND_LINE,
-            {
-                name: _instead(name, options, hint, last_hint if flag.startswith("--") else _two_hyphens)
-                for flag, name in names.items()
-            },
-        )
+        instead: dict[str, str] = {}
+        for flag in flags:
+            name = flag.lstrip("-").replace("-", "_")
+            if flag.startswith("--"):
+                instead[name] = _instead(name, options, hint, last_hint)
+            else:
+                instead[flag] = f"type --{name}=VALUE" if name in _names(options) else "options are typed --name=value"
+        raise _unknown_options(COMMAND_LINE, instead)
     name = words[0].partition("=")[0].replace("-", "_")
     if name in _names(options):
         raise ConfigError(f"{COMMAND_LINE} holds {words[0]!r}; did you mean --{words[0]}?")
@@ -353,10 +353,6 @@ def _instead(
     if nearest := nearest_names(name, _names(options)):
         return f"did you mean {' or '.join(nearest)}?"
     return last_hint(name) if last_hint is not None else ""
-
-
-def _two_hyphens(_: str) -> str:
-    return "options are typed --name=value"
 
 
 def _names(options: Mapping[str, Declared]) -> list[str]:

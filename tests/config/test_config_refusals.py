@@ -110,10 +110,17 @@ def test_what_the_refusals_recommend_is_accepted(start, words):
     start(*words.split())
 
 
-@pytest.mark.parametrize("words", [["-n=5"], ["-e", "5"]])
-def test_a_word_with_one_hyphen_is_told_how_options_are_typed(words):
-    name = words[0][1]
-    with pytest.raises(ConfigError, match=f"sets unknown option '{name}'; options are typed --name=value$"):
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-n=5"], "'-n'; options are typed --name=value"),
+        (["-e", "5"], "'-e'; options are typed --name=value"),
+        (["-env", "Acrobot-v1"], "'-env'; type --env=VALUE"),
+        (["-ppo-epochs=2"], "'-ppo-epochs'; type --ppo_epochs=VALUE"),
+    ],
+)
+def test_a_word_with_one_hyphen_is_told_how_options_are_typed(words, told):
+    with pytest.raises(ConfigError, match=f"sets unknown option {told}$"):
         resolve(["--env=CartPole-v1", *words])
 
 
@@ -127,24 +134,28 @@ def test_a_word_with_one_hyphen_is_told_how_options_are_typed(words):
             "an argument of the environment is typed --env_kwargs.max_episode_steps=...",
         ),
         ("FrozenLake-v1", "is_slipery", "did you mean --env_kwargs.is_slippery?"),
-        ("CartPole-v1", "size", "CartPole-v1 has no such argument"),
+        ("CartPole-v1", "size", "CartPole-v1 has no such argument, and --help lists all options"),
         ("tests.config.own_envs:named", "size", "an argument of the environment is typed --env_kwargs.size=..."),
         ("tests.config.own_envs:named", "verbose", "an argument of the environment is typed --env_kwargs.verbose=..."),
-        ("tests.config.own_envs:named", "qqq", "tests.config.own_envs:named has no such argument"),
+        (
+            "tests.config.own_envs:named",
+            "qqq",
+            "tests.config.own_envs:named has no such argument, and --help lists all options",
+        ),
         ("tests.config.own_envs:anything", "qqq", "an argument of the environment is typed --env_kwargs.qqq=..."),
         ("tests.config.own_envs:HandsOn", "size", "an argument of the environment is typed --env_kwargs.size=..."),
         (
             "tests.config.own_envs:HandsOn",
             "qqq",
-            "tests.config.own_envs:HandsOn has no such argument",
+            "tests.config.own_envs:HandsOn has no such argument, and --help lists all options",
         ),
-        ("doom_basic", "size", ""),
+        ("doom_basic", "size", "--help --env=doom_basic lists all options"),
     ],
 )
 def test_an_unknown_option_is_told_as_an_argument_of_the_environment_where_it_may_be_one(start, env, word, told):
     with pytest.raises(ConfigError) as refused:
         start(f"--{word}=5", env=env)
-    assert str(refused.value) == f"command line sets unknown option {word!r}" + (f"; {told}" if told else "")
+    assert str(refused.value) == f"command line sets unknown option {word!r}; {told}"
 
 
 def test_env_is_required_and_typos_of_it_are_explained():
