@@ -35,6 +35,13 @@ class PublishedVersion(NamedTuple):
     version: int  # policy version: optimizer steps behind the weights
 
 
+class PolicyBuffers(NamedTuple):
+    """What a policy's learner shows to other processes."""
+
+    weights: WeightsBuffer  # as of its last optimizer step
+    snapshot: WeightsBuffer
+
+
 class WeightsBuffer:
     """What one writer has published; any number of readers."""
 

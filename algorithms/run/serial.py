@@ -22,7 +22,7 @@ from appo.algorithms.memory.collate import BatchAssembler
 from appo.algorithms.memory.counters import Phase, WorkerCounters
 from appo.algorithms.memory.request_table import PolicyRequests
 from appo.algorithms.memory.settings import write_setting
-from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.memory.weights import PolicyBuffers
 from appo.algorithms.messages import (
     AdoptPolicy,
     Command,
@@ -95,12 +95,12 @@ class SerialWorkerPool:
         arrays, policy, counters = shared.arrays, worker.policy, self._counters[worker]
         job = KINDS[LEARNER].job(plan, worker)
 
-        def snapshot_of(source: int) -> WeightsBuffer:
+        def buffers_of(source: int) -> PolicyBuffers:
             self._learners[source].take_snapshot()  # of this moment, not of one that the clock chose
-            return shared.snapshots[source]
+            return PolicyBuffers(shared.weights[source], shared.snapshots[source])
 
         learner = LearnerCore(
-            arrays, shared.weights[policy], shared.snapshots[policy], counters, job, snapshot_of=snapshot_of
+            arrays, shared.weights[policy], shared.snapshots[policy], counters, job, buffers_of=buffers_of
         )
         assembler = BatchAssembler(arrays, policy, job.trajectories, hold_blocks=job.hold_blocks)
         bell, staging = shared.bells.of(worker), [learner.staging()]

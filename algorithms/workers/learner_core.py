@@ -18,7 +18,7 @@ from appo.algorithms.learning.learner import Learner
 from appo.algorithms.memory.collate import Staging, allocate_staging, observation_names
 from appo.algorithms.memory.counters import EventCounter, Timer, WorkerCounters
 from appo.algorithms.memory.layout import AnswerColumns, SharedArrays
-from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.memory.weights import PolicyBuffers, WeightsBuffer
 from appo.algorithms.messages import (
     AdoptionRefused,
     AdoptPolicy,
@@ -68,11 +68,11 @@ class LearnerCore:
         counters: WorkerCounters,
         job: LearnerJob,
         between_minibatches: Callable[[], None] | None = None,
-        snapshot_of: Callable[[int], WeightsBuffer] | None = None,
+        buffers_of: Callable[[int], PolicyBuffers] | None = None,
     ) -> None:
         """Builds the network from the seed; `begin` may replace its weights.
 
-        `snapshot`: for a successor. `snapshot_of`: that of another policy, to adopt. `between_minibatches`: called when
+        `snapshot`: for a successor. `buffers_of`: those of another policy, to adopt. `between_minibatches`: called when
         a checkpoint may be taken in the middle of an iteration; it may raise to abandon that, and all further training.
         """
         torch.manual_seed(job.seed)
@@ -103,7 +103,7 @@ class LearnerCore:
         self._rollbacks = 0
         self._between_minibatches = between_minibatches
         self._reports: list[Report] = []
-        self._snapshot_of = snapshot_of
+        self._buffers_of = buffers_of
         self._pending: list[SetHyperparameters | AdoptPolicy] = []  # for the next iteration
         self._untold: list[Report] = []  # of changes that no snapshot has yet
         self.folder = CheckpointFolder(job.policy, job.checkpoint_dir, job.keep_checkpoints)
@@ -194,23 +194,25 @@ class LearnerCore:
             self._pending.append(command)
 
     def _adopt(self, command: AdoptPolicy) -> None:
-        """Read another policy's snapshot, keep it as the own one, publish.
+        """Read another policy's newest weights, and the rest from its snapshot; keep them as the own one, publish.
 
         Wherever the learner dies in this, its successor has the weights of one member: before the own snapshot holds
         what was adopted, the old one; from then on the new one, since its version is above that of the published
         weights.
         """
         if command.request > self._learner.adoption:
-            assert self._snapshot_of is not None
+            assert self._buffers_of is not None
+            source = self._buffers_of(command.source)
             try:
                 self._learner.checked(command.values)  # again: others may have changed since it was asked for
-                self._snapshot.adopt(self._snapshot_of(command.source), command.values, command.request)
+                taken = self._snapshot.adopt(source.snapshot, command.values, command.request)
             except ConfigError as error:
                 self._refuse(command, str(error))
                 return
             except ValueError as error:
                 self._refuse(command, f"policy {command.source} has nothing to copy yet ({error})")
                 return
+            self._read_newer(source.weights, taken)
             failpoint("adopt-read")
             self.keep_snapshot()
             failpoint("adopt-kept")
@@ -332,12 +334,16 @@ class LearnerCore:
     def _recover(self) -> PolicyRecovered:
         """Weights are those published last, the optimizer's moments those of the snapshot."""
         taken = self._snapshot.load(self._weights.version)
-        if self._weights.version >= taken:
-            self._weights.read_into(self._published.numpy())
-            if self._published is not self._flat:
-                self._flat.copy_(self._published)
+        self._read_newer(self._weights, taken)
         self.publish()
         return PolicyRecovered(self.job.policy, self.policy_version, taken)
+
+    def _read_newer(self, weights: WeightsBuffer, taken: int) -> None:
+        """Published weights that are not older than a snapshot of policy version `taken`, which was read before."""
+        if weights.version >= taken:
+            weights.read_into(self._published.numpy())
+            if self._published is not self._flat:
+                self._flat.copy_(self._published)
 
     def _roll_back(self, reason: str) -> None:
         """Return to the last good snapshot; the policy version goes on counting.

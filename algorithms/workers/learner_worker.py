@@ -53,7 +53,7 @@ class LearnerWorker(Worker):
         weights = self.start.memory.open_weights(job.policy)
         snapshot = self.start.memory.open_snapshot(job.policy)
         self._core = LearnerCore(
-            self.arrays, weights, snapshot, self.counters, job, self._serve, self.start.memory.open_snapshot
+            self.arrays, weights, snapshot, self.counters, job, self._serve, self.start.memory.open_buffers
         )
         self._writer = CheckpointWriter(self._core.folder)
         assembler = BatchAssembler(self.arrays, job.policy, job.trajectories, hold_blocks=job.hold_blocks)

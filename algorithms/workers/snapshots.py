@@ -62,8 +62,10 @@ class LearnerSnapshot:
         self._learner.load_state_dict(state | plain)
         return taken
 
-    def adopt(self, other: WeightsBuffer, values: Mapping[str, float], request: int) -> None:
+    def adopt(self, other: WeightsBuffer, values: Mapping[str, float], request: int) -> int:
         """Make the learner another one, as that one's snapshot has it; nobody else sees it before `take`.
+
+        The policy version that the other one had comes back.
 
         Args:
             other: the snapshot of a learner of the same network.
@@ -75,6 +77,8 @@ class LearnerSnapshot:
         """
         plain = self._read(other)
         self._learner.adopt(plain, values, request)
+        taken: int = plain["num_updates"]
+        return taken
 
     def _read(self, buffer: WeightsBuffer) -> dict[str, Any]:
         """Weights and moments into the learner's own tensors; the rest comes back."""

@@ -19,7 +19,7 @@ import faster_fifo
 
 from appo.algorithms.memory.counters import EventCounter, Phase, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays, Sizes
-from appo.algorithms.memory.weights import WeightsBuffer
+from appo.algorithms.memory.weights import PolicyBuffers, WeightsBuffer
 from appo.algorithms.messages import Failed, Ready, Report
 from appo.algorithms.workers.channels import Gate, Inbox, Outbox
 from appo.algorithms.workers.placement import Placement
@@ -76,6 +76,10 @@ class SharedMemoryHandle:
     def open_snapshot(self, policy: int) -> WeightsBuffer:
         """What a policy's next learner would go on from, in the process that received the handle."""
         return WeightsBuffer(self.snapshots[policy].descriptor)
+
+    def open_buffers(self, policy: int) -> PolicyBuffers:
+        """Both."""
+        return PolicyBuffers(self.open_weights(policy), self.open_snapshot(policy))
 
 
 class WorkerBells:

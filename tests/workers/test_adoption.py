@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from appo.algorithms.memory.weights import PolicyBuffers, WeightsBuffer
 from appo.algorithms.messages import AdoptionRefused, AdoptPolicy, PolicyAdopted
 from appo.algorithms.workers.learner_core import LearnerCore
 from appo.utils import failpoints
@@ -18,12 +19,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ADOPT = AdoptPolicy(policy=1, source=0, values={"learning_rate": 0.003}, request=1)
 
 
+def buffers_of(turns):
+    return lambda policy: PolicyBuffers(turns.weights[policy], turns.snapshots[policy])
+
+
 @pytest.fixture
 def turns(tmp_path):
     case = Case("CartPole-v1", policies=2, rnn_type="gru", normalize_input=True, normalize_returns=True)
     made = Turns(case, tmp_path, learning_rate=0.001)
     for policy, learner in enumerate(made.learners):
-        learner._snapshot_of = made.snapshots.__getitem__
+        learner._buffers_of = buffers_of(made)
         for _ in range(2 + policy):
             train(made, policy)
         learner.keep_snapshot()
@@ -61,6 +66,24 @@ def test_weights_moments_normalisers_and_options_are_those_of_the_source(turns):
     assert turns.weights[1].read_into(published.numpy()).version == before + 1
     assert torch.equal(published, theirs[0])
     assert is_same(theirs, state(source)), "the source is untouched"
+
+
+def test_weights_are_the_newest_of_the_source_which_may_have_learned_much_since_its_snapshot(turns):
+    source, learner = turns.learners
+    kept = state(source)
+    for _ in range(3):
+        train(turns, 0)
+    now = state(source)
+    assert not torch.equal(now[0], kept[0])
+    learner.adopt_policy(ADOPT)
+    learner._change_options()
+    adopted = state(learner)
+    assert torch.equal(adopted[0], now[0]) and is_same(adopted[1:], kept[1:])
+    published = torch.empty_like(learner._flat)
+    assert turns.weights[1].read_into(published.numpy()).version == learner.policy_version
+    assert torch.equal(published, now[0])
+    learner._snapshot.load()
+    assert is_same(state(learner), adopted), "and so it is for a successor"
 
 
 def test_rows_that_were_chosen_before_are_not_learned_from(turns):
@@ -129,7 +152,7 @@ def test_options_that_cannot_be_in_force_are_refused_and_nothing_is_adopted(turn
 def test_a_source_without_a_snapshot_is_refused(tmp_path):
     turns = Turns(Case("CartPole-v1", policies=2), tmp_path, with_splits=False)
     learner = turns.learners[1]
-    learner._snapshot_of = lambda policy: type(turns.snapshots[0]).create("empty")
+    learner._buffers_of = lambda policy: PolicyBuffers(turns.weights[policy], WeightsBuffer.create("empty"))
     before = state(learner)
     learner.adopt_policy(ADOPT)
     learner._change_options()
@@ -158,7 +181,7 @@ def test_a_learner_killed_while_adopting_leaves_the_weights_of_one_member(turns,
         status = os.waitpid(child, 0)[1]
         assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) or probability < 1.0
         successor = turns.learners[1] = next_learner(turns, tmp_path, policy=1, learning_rate=0.001)
-        successor._snapshot_of = turns.snapshots.__getitem__
+        successor._buffers_of = buffers_of(turns)
         successor.begin()
         adopted = successor._learner.adoption == request
         outcomes.add(adopted)
