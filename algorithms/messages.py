@@ -99,6 +99,13 @@ class TrainingRolledBack(NamedTuple):
     reason: str
 
 
+class EnvironmentFailed(NamedTuple):
+    """actor -> driver: an environment failed and was begun anew. Not every one is told of, but all are counted."""
+
+    worker: str  # empty: it is no process, and its failures are in the log already
+    cause: str  # in words
+
+
 class WorkerLost(NamedTuple):
     """supervisor -> driver: a worker ended that should not have; it is replaced unless `WorkerQuarantined` follows."""
 
@@ -310,6 +317,7 @@ Report = (
     | HyperparametersRefused
     | PolicyAdopted
     | AdoptionRefused
+    | EnvironmentFailed
     | WorkerLost
     | WorkerStarted
     | WorkerReady
@@ -321,4 +329,11 @@ Setting = SetRewardShaping | SetOpponent | SetOpponentShares
 Command = LearnerCommand | ReplaceWorkers | Setting
 
 # What a reader can do without: where too many reports wait, the oldest of these are dropped and counted.
-EXPENDABLE = (EpisodesFinished, MatchesFinished, TrainingReport, EvaluationFinished, EvaluationVideoSaved)
+EXPENDABLE = (
+    EpisodesFinished,
+    MatchesFinished,
+    TrainingReport,
+    EvaluationFinished,
+    EvaluationVideoSaved,
+    EnvironmentFailed,
+)

@@ -37,7 +37,7 @@ def close_quietly(envs: Iterable[Any]) -> None:
             log.debug("an environment of no more use could not be closed: %s", error)
 
 
-def ignore(is_bad_data: bool) -> None:
+def ignore(is_bad_data: bool, cause: str) -> None:
     """Count nothing."""
 
 
@@ -123,7 +123,7 @@ class FaultPolicy:
         max_rebuilds: int,
         *,
         drops_bad_data: bool = False,
-        count: Callable[[bool], None] = ignore,
+        count: Callable[[bool, str], None] = ignore,
         repairing: Callable[[], AbstractContextManager[Any]] = nullcontext,
         beat: Callable[[], bool] = go_on,
         restarts: Restarts | None = None,
@@ -133,7 +133,7 @@ class FaultPolicy:
         Args:
             max_rebuilds: of one environment in a row, without a sound step in between.
             drops_bad_data: bad data cost the step, not the run.
-            count: called for each failure that is recovered from, with whether it was bad data.
+            count: called for each failure that is recovered from, with whether it was bad data, and its cause.
             repairing: surrounds the recovery of an environment, which may take as long as building one.
             beat: called after each environment that was built or reset at the start, and while they are moved apart: a
                 sign of life; False: they are not needed any more.
@@ -188,7 +188,7 @@ class FaultPolicy:
         if self._quota is not None and not self._quota.take(time.monotonic()):
             place = failed.env_index, failed.phase, failed.message, failed.context, in_a_row
             raise RestartsUsedUp(*place, self._quota.why) from (failed.__cause__ or failed)
-        self.count(is_bad_data)
+        self.count(is_bad_data, cut_text(str(failed)))
         self._num_failures += 1
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LOG_EVERY_S

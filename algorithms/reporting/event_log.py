@@ -14,6 +14,7 @@ from typing import Any
 
 from appo.algorithms.messages import (
     AdoptionRefused,
+    EnvironmentFailed,
     HyperparametersChanged,
     HyperparametersRefused,
     PolicyAdopted,
@@ -31,7 +32,10 @@ from appo.utils.options import to_text
 
 log = logging.getLogger(__name__)
 
+# All actors may have environments that fail again and again, for days.
+FAILURES_EVERY_S = 60.0
 _EVENTS: dict[type, str] = {
+    EnvironmentFailed: "environment_failed",
     WorkerLost: "lost",
     WorkerStarted: "started",
     WorkerReady: "ready",
@@ -53,14 +57,21 @@ class EventLog:
         """`path`: of `events.jsonl`, which goes on over resumes."""
         self._path = path
         self._lines: JsonLines | None = None
+        self._next_failure = 0.0
 
     def note(self, report: Report) -> None:
         """Tell of a report, if it is about something that went wrong."""
         event = _EVENTS.get(type(report))
-        if event is None:
+        if event is None or (isinstance(report, EnvironmentFailed) and not self._is_time_for_failures()):
             return
         self.write(event, report._asdict())
         _log(report)
+
+    def _is_time_for_failures(self) -> bool:
+        is_time = time.monotonic() >= self._next_failure
+        if is_time:
+            self._next_failure = time.monotonic() + FAILURES_EVERY_S
+        return is_time
 
     def tell_changed_options(self, changed: Iterable[tuple[str, Any, Any]]) -> None:
         """Tell what this start changes: option, its value before and now. No record where nothing has changed."""
@@ -92,7 +103,10 @@ def _plain(value: Any) -> Any:
 
 
 def _log(report: Report) -> None:
-    if isinstance(report, WorkerLost):
+    if isinstance(report, EnvironmentFailed):
+        if report.worker:
+            log.warning("%s; it begins anew, as all that fail do: log/%s.txt", report.cause, report.worker)
+    elif isinstance(report, WorkerLost):
         log.warning("%s, in %s", report.cause, report.phase)
     elif isinstance(report, WorkerWorks):
         log.info("%s works again, %.1f s after it was lost", report.worker, report.seconds)

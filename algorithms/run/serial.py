@@ -38,7 +38,7 @@ from appo.algorithms.models.actor_critic import build_actor_critic
 from appo.algorithms.models.inference import PolicyInference
 from appo.algorithms.run.resources import SharedResources
 from appo.algorithms.sampling.env_split import EnvSplit
-from appo.algorithms.workers.actor_worker import build_split, close_splits, fault_policy, tell_progress
+from appo.algorithms.workers.actor_worker import FailureReporter, build_split, close_splits, fault_policy, tell_progress
 from appo.algorithms.workers.batch_prefetcher import BatchPrefetcher
 from appo.algorithms.workers.jobs import ActorJob, RunPlan
 from appo.algorithms.workers.learner_core import LearnerCore, TrainingDiverged
@@ -219,7 +219,8 @@ class SerialWorkerPool:
 
     def _build_splits(self) -> None:
         for job in self._jobs:
-            faults = fault_policy(job.sampling, WorkerCounters(self._arrays, job.index))
+            reporter = FailureReporter("", self._reports.append)
+            faults = fault_policy(job.sampling, WorkerCounters(self._arrays, job.index), reporter)
             for index in range(self._splits_per_actor):
                 self._splits.append(build_split(self._arrays, job, index, 0, faults))
 

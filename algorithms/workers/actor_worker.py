@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from appo.algorithms.memory.blocks import SplitBlocks
 from appo.algorithms.memory.counters import EventCounter, Phase, Timer, WorkerCounters
 from appo.algorithms.memory.layout import SharedArrays
 from appo.algorithms.memory.request_table import SplitRequests
-from appo.algorithms.messages import EpisodeFinished, EpisodesFinished, MatchesFinished, MatchFinished
+from appo.algorithms.messages import (
+    EnvironmentFailed,
+    EpisodeFinished,
+    EpisodesFinished,
+    MatchesFinished,
+    MatchFinished,
+)
 from appo.algorithms.sampling.config import SamplingConfig
 from appo.algorithms.sampling.env_split import EnvSplit, Requests
 from appo.algorithms.sampling.match_results import MatchBook, SplitMatches
@@ -40,6 +46,8 @@ from appo.utils.processes import limit_native_threads
 
 # Episodes are reported in batches: a message costs more than an environment step of a small task.
 REPORT_EVERY_S = 0.25
+# Environments that fail may do so many times a second.
+FAILURES_EVERY_S = 20.0
 # Follow the curriculum this often.
 PROGRESS_EVERY_S = 1.0
 # Environments are moved into their episodes by so many steps at most: most episodes are shorter, and end on the way.
@@ -57,7 +65,7 @@ class ActorWorker(Worker):
 
     Reads:   answered counters (policy workers), free blocks and timers (learners), opponents (driver)
     Writes:  observations, rewards and ends into its own blocks; its rows of the request table; its counters
-    Sends:   EpisodesFinished, MatchesFinished (driver)
+    Sends:   EpisodesFinished, MatchesFinished, EnvironmentFailed (driver)
     """
 
     job: ActorJob
@@ -74,7 +82,7 @@ class ActorWorker(Worker):
         self._learners = self.bells.of_kind(LEARNER)
         job = self.job
         self.counters.enter(Phase.RESET)
-        faults = fault_policy(job.sampling, self.counters)
+        faults = fault_policy(job.sampling, self.counters, FailureReporter(self.start.name, self.report))
         for index in range(job.sampling.worker_num_splits):
             split = build_split(self.arrays, job, index, self.start.generation, faults, self._cores_of_environments())
             self.splits.append(split)
@@ -196,12 +204,28 @@ def close_splits(splits: list[EnvSplit]) -> None:
             log.warning("%s", error)
 
 
-def fault_policy(sampling: SamplingConfig, counters: WorkerCounters) -> FaultPolicy:
+class FailureReporter:
+    """Tells the driver why environments of one actor fail: the first time, and then now and then."""
+
+    def __init__(self, actor: str, report: Callable[[EnvironmentFailed], None]) -> None:
+        """`actor`: its name; empty: it is no process, and has no log of its own."""
+        self._actor, self._report = actor, report
+        self._next = 0.0
+
+    def note(self, cause: str) -> None:
+        """An environment has failed, and begins anew."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + FAILURES_EVERY_S
+            self._report(EnvironmentFailed(self._actor, cause))
+
+
+def fault_policy(sampling: SamplingConfig, counters: WorkerCounters, reporter: FailureReporter) -> FaultPolicy:
     """What one actor does about environments that fail; counted, and with as much time as a reset may take."""
 
-    def count(is_bad_data: bool) -> None:
+    def count(is_bad_data: bool, cause: str) -> None:
         counters.count(EventCounter.ENV_BAD_DATA if is_bad_data else EventCounter.ENV_CRASHES)
         counters.beat()
+        reporter.note(cause)
 
     def beat() -> bool:
         counters.beat()

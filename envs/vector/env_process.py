@@ -71,7 +71,7 @@ class ChildFaults(NamedTuple):
     drops_bad_data: bool
     restarts: Restarts | None = None  # in all; None: without a limit
 
-    def policy(self, count: Callable[[bool], None]) -> FaultPolicy:
+    def policy(self, count: Callable[[bool, str], None]) -> FaultPolicy:
         """The fault policy of a batch; `count`: told of each failure that is survived."""
         return FaultPolicy(self.max_rebuilds, drops_bad_data=self.drops_bad_data, count=count, restarts=self.restarts)
 
@@ -343,8 +343,8 @@ class Child:
             self._send(Failed(Failure.of(failed, self._job.first + failed.env_index, failed.phase)))
         self._recorder.failures.clear()
 
-    def _count(self, is_bad_data: bool) -> None:
-        self._send(Counted(is_bad_data))
+    def _count(self, is_bad_data: bool, cause: str) -> None:
+        self._send(Counted(is_bad_data, cause))
 
     def _obey_all(self) -> bool:
         """Carry out the messages that have arrived; False: one of them was the last one."""

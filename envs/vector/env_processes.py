@@ -403,7 +403,7 @@ class EnvProcesses(AskedEnvs):
                 case Failed():
                     self._failures[message.failure.env_id] = message.failure
                 case Counted():
-                    self.settings.count(message.is_bad_data)
+                    self.settings.count(message.is_bad_data, message.cause)
                 case Answer() if message.request:
                     self._requests.answer(worker, message)
                 case Answer() if message.failure is not None:  # to what nobody waits for
@@ -480,8 +480,9 @@ class EnvProcesses(AskedEnvs):
             if worker.failure is None and (remedy := self._remedy(worker)):
                 worker.why = remedy
             worker.raise_end()
-        settings.count(False)
-        log.warning("the process of environments %s %s; it is restarted", in_words(worker.envs), how)
+        cause = f"the process of environments {in_words(worker.envs)} {how}"
+        settings.count(False, cause)
+        log.warning("%s; it is restarted", cause)
         rows = self.rows
         unfinished = self._pending[envs] & (rows.done[envs] < rows.asked[envs])
         self._restarted[envs] |= unfinished & (rows.command[envs] == STEP)

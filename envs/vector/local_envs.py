@@ -62,7 +62,7 @@ class LocalEnvs(AskedEnvs):
         survived: list[bool] = []
         policy: FaultPolicy | None = recorder
         if faults is not None:
-            policy = faults.policy(survived.append)
+            policy = faults.policy(lambda is_bad_data, _: survived.append(is_bad_data))
         try:
             made = cls(make_batch_env(env, options, contexts, policy), recorder)
         except FAILURES as error:

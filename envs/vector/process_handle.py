@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from appo.envs.faults import RestartQuota, Restarts
+from appo.envs.faults import RestartQuota, Restarts, ignore
 from appo.envs.vector.channel import ParentChannel
 from appo.envs.vector.env_process import ChildFaults, ChildJob, run
 from appo.envs.vector.errors import EnvTimeout, EnvWorkerDied, EnvWorkerError, Failure
@@ -45,7 +45,7 @@ class ProcessSettings:
     cores: tuple[int, ...] = ()  # to which processes are pinned in turn; empty: they run where this one does
     first_core: int = 0  # place among these of the first process
     single_thread: bool = True
-    count: Callable[[bool], None] = lambda is_bad_data: None  # called for each failure that is survived
+    count: Callable[[bool, str], None] = ignore  # called for each failure that is survived
     beat: Callable[[], Any] = lambda: None  # called while processes start or answer: a sign of life
 
 

@@ -48,6 +48,7 @@ class Counted(NamedTuple):
     """Child: a failure that it recovered from."""
 
     is_bad_data: bool
+    cause: str
 
 
 class Closed(NamedTuple):

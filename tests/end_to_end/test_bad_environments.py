@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from appo.utils.files import read_json_lines
 from tests.end_to_end.conftest import SMALL
 
 BROKEN = """
@@ -50,6 +51,10 @@ def test_environments_that_raise_every_few_hundred_steps_are_built_anew_and_the_
         log = (run.folder / "log" / "actor-00.txt").read_text()
         assert "of broken:make_env (worker 0, place " in log and "the wheel came off; it is built anew" in log
         assert log.count("the wheel came off") < 40, "a line a second, not one per crash"
+    told = [line for line in run.output.splitlines() if "ZeroDivisionError: the wheel came off; it begins anew" in line]
+    assert len(told) == (0 if "True" in mode else 1), "in a terminal one a minute, with the file that has more"
+    events = [each for each in read_json_lines(run.folder / "events.jsonl") if each["event"] == "environment_failed"]
+    assert len(events) == 1 and "the wheel came off" in events[0]["cause"]
 
 
 def test_an_environment_that_always_raises_is_told_before_any_worker_starts(broken):

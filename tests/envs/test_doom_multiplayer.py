@@ -206,7 +206,7 @@ def test_bots_join_and_join_again(built):
 
 def test_a_killed_engine_costs_its_match_one_step_and_no_other_match_anything():
     failures: list[bool] = []
-    policy = FaultPolicy(3, count=failures.append)
+    policy = FaultPolicy(3, count=lambda is_bad_data, _: failures.append(is_bad_data))
     contexts = [EnvContext(env_id=i, seed=1) for i in range(2)]
     vec = make_batch_env("doom_duel", DoomOptions(), contexts, policy)
     assert isinstance(vec, SerialVecEnv)

@@ -78,7 +78,9 @@ class Batch:
 
         self.contexts = [EnvContext(env_id=10 + i, seed=7, worker_index=2, env_name="counting") for i in range(3)]
         rules = {"max_rebuilds": 10} | rules
-        self.keeper = keeper = FaultPolicy(**rules, count=self.counted.append, repairing=repairing)
+        self.keeper = keeper = FaultPolicy(
+            **rules, count=lambda is_bad_data, _: self.counted.append(is_bad_data), repairing=repairing
+        )
         self.plan = plan
         self.all_envs: list[Counting] = []  # those that failed or were refused among them
         self.envs = [self.build(context) for context in self.contexts]

@@ -251,7 +251,7 @@ def breaking(does, count, **keeper):
         ordinary = [lambda: Counter(9)] * (count - 1)
         return SyncVectorEnv([*ordinary, lambda: Breaking(does, len(built))])
 
-    faults = FaultPolicy(**({"max_rebuilds": 10} | keeper), count=failures.append)
+    faults = FaultPolicy(**({"max_rebuilds": 10} | keeper), count=lambda is_bad_data, _: failures.append(is_bad_data))
     return VectorEnvAdapter(build(contexts(count)[0]), contexts(count), faults, build), failures, built
 
 
@@ -306,7 +306,12 @@ def test_raising_when_told_of_progress_is_a_failure_of_the_next_step():
 
     built: list[EnvContext] = []
     failures: list[bool] = []
-    batch = VectorEnvAdapter(build(contexts(2)[0]), contexts(2), FaultPolicy(10, count=failures.append), build)
+    batch = VectorEnvAdapter(
+        build(contexts(2)[0]),
+        contexts(2),
+        FaultPolicy(10, count=lambda is_bad_data, _: failures.append(is_bad_data)),
+        build,
+    )
     out = step_arrays(batch.spec, 2)
     batch.reset(out)
     batch.set_training_progress(1000)

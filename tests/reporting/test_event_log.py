@@ -4,6 +4,7 @@ import logging
 import math
 
 from appo.algorithms.messages import (
+    EnvironmentFailed,
     EpisodesFinished,
     PolicyRecovered,
     Report,
@@ -41,6 +42,20 @@ def test_every_event_is_a_record_and_nothing_else_is(tmp_path):
     assert [record.pop("event") for record in records] == names
     assert all(record.pop("time") > 1.7e9 for record in records)
     assert records == [*(report._asdict() for report in REPORTS), {"stage": "nowhere"}]
+
+
+def test_environments_that_fail_again_and_again_are_told_once_a_minute(tmp_path, caplog, monkeypatch):
+    event_log, now = EventLog(tmp_path / "events.jsonl"), 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for seconds in range(0, 121, 10):
+        now = 100.0 + seconds
+        event_log.note(EnvironmentFailed("actor-01", f"environment 3 raised after {seconds} s"))
+    event_log.note(EnvironmentFailed("", "already in the log"))
+    causes = [record["cause"] for record in read_json_lines(tmp_path / "events.jsonl")]
+    assert causes == [f"environment 3 raised after {seconds} s" for seconds in (0, 60, 120)]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{cause}; it begins anew, as all that fail do: log/actor-01.txt" for cause in causes
+    ]
 
 
 def test_the_log_names_the_worker_the_cause_and_the_duration(tmp_path, caplog):

@@ -79,11 +79,15 @@ def echo(script, number):
 
 
 def test_a_process_that_ends_costs_its_step_and_is_counted():
-    counted: list[bool] = []
+    counted: list[tuple[bool, str]] = []
     env, places = echo({(0, 3): "exit", (1000, 2): "raise"}, 2)
     spec = make_batch_env(env, None, places[:1]).spec
     settings = ProcessSettings(
-        2, "fork", restarts=Restarts("restart", -1, -1), child_faults=ChildFaults(5, False), count=counted.append
+        2,
+        "fork",
+        restarts=Restarts("restart", -1, -1),
+        child_faults=ChildFaults(5, False),
+        count=lambda is_bad_data, cause: counted.append((is_bad_data, cause)),
     )
     batch = SubprocBatchEnv(env, None, places, settings, spec)
     batch.set_training_progress(7)
@@ -101,7 +105,10 @@ def test_a_process_that_ends_costs_its_step_and_is_counted():
     while len(counted) < 4 and time.monotonic() < deadline:  # what was survived is told when it is convenient
         batch.step(np.full((2, 1), 5, np.float32), out)
     batch.close()
-    assert counted == [False] * 4
+    assert [is_bad_data for is_bad_data, _ in counted] == [False] * 4
+    causes = [cause for _, cause in counted]
+    assert sum("ended by itself with exit code 7" in cause for cause in causes) == 2, causes
+    assert sum("failed in step: ValueError: as told" in cause for cause in causes) == 2, causes
     assert descendants() == []
 
 
