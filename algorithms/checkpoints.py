@@ -226,7 +226,9 @@ def load_newest_valid(
             warnings.append(str(error))
             continue
         if kind == "best" and not path.name.startswith("best_"):
-            warnings.append(f"{folder} has no best checkpoint that can be read; {path.name} is used")
+            has_one = any(each.name.startswith("best_") for each in candidates)
+            found_none = "that can be read" if has_one else "yet: one is kept from --save_best_after frames on"
+            warnings.append(f"{folder} has no best checkpoint {found_none}; {path.name}, the newest, is used")
         return found._replace(warnings=warnings)
     resumable = [each for each in KINDS if each != OPPONENT]
     others = [path for each in resumable for path in list_checkpoints(folder, each) if path not in candidates]

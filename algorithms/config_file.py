@@ -16,6 +16,7 @@ from appo.utils.options import ConfigError, nearest_names, to_text
 PRESETS = Path(__file__).resolve().parent / "presets"
 MEASURED = "measured"  # of a preset: the table of what it has reached
 _FILES = ("preset", "config")  # the options that name them; later wins
+_OF_PLANS = ("base", "grid", "random", "search", "slurm")  # tables of a plan for a sweep
 
 
 def preset_names() -> list[str]:
@@ -64,10 +65,11 @@ def _read_file(file: str) -> dict[str, Any]:
     sections = groups_for("", "").keys()
     found: dict[str, Any] = {}
     for name, value in read_options(Path(file).expanduser()).items():
-        entries = value if name in sections and isinstance(value, dict) else {name: value}
-        if twice := sorted(found.keys() & entries.keys()):
-            raise ConfigError(f"{file} sets {twice[0]} twice; leave one of them out")
-        found |= entries
+        for word, set_to in value.items() if name in sections and isinstance(value, dict) else [(name, value)]:
+            option = SYNONYMS.get(word, word)
+            if option in found:
+                raise ConfigError(f"{file} sets {option} twice; leave one of them out")
+            found[option] = set_to
     return found
 
 
@@ -96,7 +98,7 @@ def _checked(found: Mapping[str, Any], options: Mapping[str, cli.Declared], laye
 
 
 def _hint(name: str) -> str:
-    return f"did you mean {SYNONYMS[name]}?" if name in SYNONYMS else HINTS.get(name, "")
+    return "this is a plan of another command: appo-tools sweep" if name in _OF_PLANS else HINTS.get(name, "")
 
 
 def _typed_text(value: Any) -> Any:

@@ -56,8 +56,8 @@ _ENVS = (
     "machine and environment unless typed"
 )
 _ROLLOUT = (
-    "here --rollout is the length of the trajectories (32, where others take 128 to 2048), and an iteration takes "
-    "--batch_size times --num_batches_per_iteration steps of all environments"
+    "here --rollout is the length of the trajectories, shorter than the 128 to 2048 steps of others, and an iteration "
+    "takes --batch_size times --num_batches_per_iteration steps of all environments"
 )
 _DEVICE = "here it is --device=auto, cpu, gpu or cuda:N"
 _SCHEDULE = "here it is --lr_schedule=linear_decay"

@@ -31,7 +31,7 @@ def hint_of(name: str, env: str, takes_kwargs: bool) -> str:
 def last_hint_of(name: str, env: str, takes_kwargs: bool) -> str:
     """The same where no option has a similar name: it may be an argument of the environment."""
     if not takes_kwargs:
-        return f"--help --env={env} lists all options"
+        return f"--help --env={env} lists all options" if env else "--help lists all options"
     arguments = _arguments_of(env)
     if arguments is None:
         return _ARGUMENT.format(name=name)

@@ -225,6 +225,8 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     suggestion = f"did you mean {', '.join(close)}?" if close else "no known name is similar."
     if Path(f"{name}.py").is_file():
         suggestion = f"{name}.py lies here: type --env={name}:<its class or function>."
+    elif name.endswith(".py") and Path(name).is_file():
+        suggestion = f"for a file type --env={name.removesuffix('.py')}:<its class or function>."
     return ConfigError(
         f"unknown environment --env={name}; {suggestion} An environment of your own is known as "
         f"my_package.my_module:make_env, or after appo.envs.registry.register_env(name, factory)"

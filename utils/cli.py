@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -112,13 +112,12 @@ def parse(
     options, all_groups = declared_options(groups), list(groups)
     defaults = {name: entry.default for name, entry in options.items()} | dict(lower or {})
     if wanted := [word.removeprefix("--help=") for word in argv if word.startswith("--help=")]:
-        if wanted[-1] not in groups:
-            raise ConfigError(f"--help={wanted[-1]}: there are {', '.join(groups)}; --help shows all of them")
+        _require_options_of(wanted[-1], groups, options)
         groups, argv = {wanted[-1]: groups[wanted[-1]]}, ["--help"]
     shell = typed_word(argv, "completion")
-    if shell is not None:
+    if shell is not None or "--completion" in argv:
         if shell not in _SHELLS:
-            raise ConfigError(f"--completion={shell}: there are {', '.join(_SHELLS)}")
+            raise ConfigError(f"--completion={shell or ''}: there are {', '.join(_SHELLS)}")
         argv, prog = ["--tyro-print-completion", shell], Path(sys.argv[0]).name
     parsed, unknown = tyro.cli(
         _flags_type(groups, options, defaults, reasons or {}, completes=shell is not None),
@@ -138,6 +137,18 @@ def parse(
             _refuse_words(words[1:], options)
     texts = {name: _from_words(options[name], words) for name, words in typed.items()}
     return Parsed(defaults | check_layer(texts, options, COMMAND_LINE), frozenset(typed))
+
+
+def _require_options_of(group: str, groups: Iterable[str], options: Mapping[str, Declared]) -> None:
+    if group in options:
+        raise ConfigError(f"--help={group}: that is an option of --help={options[group].group}")
+    if group not in groups:
+        raise ConfigError(f"--help={group}: there are {', '.join(groups)}; --help shows all of them")
+    if not any(entry.group == group for entry in options.values()):
+        raise ConfigError(
+            f"--help={group}: there are no such options yet; type what they belong to as well, "
+            "--env=NAME or --auxiliary_loss=NAME"
+        )
 
 
 def typed_word(argv: Sequence[str], name: str) -> str | None:
@@ -177,7 +188,7 @@ def typed_flag(argv: Sequence[str], name: str) -> bool:
 
 def asks_for_help(argv: Sequence[str]) -> bool:
     """`--help`, the help of one group, or a script that completes the options."""
-    return any(word in ("-h", "--help") or word.startswith(("--help=", "--completion=")) for word in argv)
+    return any(word.partition("=")[0] in ("-h", "--help", "--completion") for word in argv)
 
 
 def refuse(program: str, argv: Sequence[str], error: BaseException) -> None:

@@ -214,10 +214,8 @@ def load_policy(
     restored = restore_policy(Path(folder), policy=policy, kind=kind, device=device)
     model, spaces, spec, checkpoint, _ = restored
     if kind == "best" and not checkpoint.path.name.startswith("best_"):
-        raise ConfigError(
-            f"{checkpoint.path.parent} has no best checkpoint that can be read; kind='latest' loads "
-            f"{checkpoint.path.name}"
-        )
+        why, _, _ = checkpoint.warnings[-1].rpartition("; ")
+        raise ConfigError(f"{why}; kind='latest' loads {checkpoint.path.name}")
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
     return LoadedPolicy(

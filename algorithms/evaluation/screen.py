@@ -21,7 +21,7 @@ from appo.envs.api import BatchEnv, EnvContext
 from appo.envs.registry import ResolvedEnv, make_batch_env
 from appo.utils.options import ConfigError
 
-SCORE_ONLY = "score it with --no_render"
+SCORE_ONLY = "score it with --no_render and without --save_video"
 # Methods `render` that draw nothing: those of base classes, and of wrappers that ask what they wrap.
 _DECLARATIONS = (
     "gymnasium.core.Env.render",

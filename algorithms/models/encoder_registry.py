@@ -79,9 +79,14 @@ def find_encoder(name: str) -> type[Encoder]:
         )
     try:
         module = importlib.import_module(f"{encoders.__name__}.{name}") if is_ours else import_own(path)
-        found: type[Encoder] = getattr(module, attribute or "Encoder")
     except FAILURES as error:  # a module of the user's own raises whatever it likes
         raise ConfigError(f"encoder={name!r} cannot be imported: {told(error)}") from error
+    attribute = attribute or "Encoder"
+    if not hasattr(module, attribute):
+        classes = [each for each in dir(module) if hasattr(getattr(module, each), "minimum_size")]
+        others = f"; it has {', '.join(f'{path}:{each}' for each in classes)}" if classes else ""
+        raise ConfigError(f"encoder={name!r}: {path} has no class {attribute}{others}")
+    found: type[Encoder] = getattr(module, attribute)
     if getattr(found, "kind", None) not in _KINDS or not isinstance(getattr(found, "minimum_size", None), int):
         raise ConfigError(
             f"encoder={name!r} needs a class attribute kind, one of {', '.join(_KINDS)}, and a class attribute "

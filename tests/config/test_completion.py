@@ -39,10 +39,13 @@ def test_bash_completes_an_option_of_each_program(tmp_path):
         assert f"complete -F {function} {program}" in script.read_text()
 
 
-def test_another_shell_is_refused_with_those_that_there_are():
-    done = printed("train_appo.py", "--completion=tcsh")
+@pytest.mark.parametrize("word", ["--completion=tcsh", "--completion="])
+def test_another_shell_is_refused_with_those_that_there_are(word):
+    done = printed("train_appo.py", word)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr == "train_appo.py: error: --completion=tcsh: there are bash, zsh, fish\n"
+    assert done.stderr == f"train_appo.py: error: {word}: there are bash, zsh, fish\n"
+    if word.endswith("="):
+        assert printed("train_appo.py", "--completion").stderr == done.stderr
 
 
 @pytest.mark.parametrize("words", ["--help", "--completion=bash", "--version"])

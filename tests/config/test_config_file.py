@@ -111,6 +111,12 @@ def test_the_config_of_another_experiment_leaves_out_its_terminal_and_what_was_c
     assert start(f"--config={path}").config.sampling.num_workers == 3
 
 
+@pytest.mark.parametrize("text", ["lr = 5e-4\nn_epochs = 3\n", "[learning]\nlr = 5e-4\nn_epochs = 3\n"])
+def test_words_of_other_programs_hold_in_a_file_as_they_do_on_the_command_line(start, write, text):
+    learning = start(f"--config={write(text)}").config.learning
+    assert (learning.learning_rate, learning.ppo_epochs) == (5e-4, 3)
+
+
 def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp_path):
     save_config(start())
     path = write("max_num_episodes = 3\nseed = 4\n")
@@ -121,13 +127,15 @@ def test_a_watched_policy_takes_options_of_a_file(start, save_config, write, tmp
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("plan.toml", "lr = 0.1", "{file} sets unknown option 'lr'; did you mean learning_rate?"),
+        ("plan.toml", "lr = 0.1\nlearning_rate = 0.1", "{file} sets learning_rate twice; leave one of them out"),
+        ("plan.toml", "lr = -1", "{file} sets learning_rate=-1.0; allowed: "),
+        ("plan.toml", "[base]\nlr = 0.1", "{file} sets unknown option 'base'; this is a plan of another command"),
         ("plan.toml", "gama = 0.1", "{file} sets unknown option 'gama'; did you mean gamma"),
         ("plan.toml", "n_envs = 4", "{file} sets unknown option 'n_envs'; here environments are spread"),
         (
             "plan.toml",
-            "lr = 0.1\ngama = 0.1",
-            "{file} sets unknown options: 'lr' (did you mean learning_rate?), 'gama' (did you mean gamma?)",
+            "qqqq = 4\ngama = 0.1",
+            "{file} sets unknown options: 'qqqq', 'gama' (did you mean gamma?)",
         ),
         ("plan.json", '{"hidden_size": 0}', "{file} sets hidden_size=0; allowed: at least 1"),
         ("plan.json", '{"use_rnn": "perhaps"}', "{file} sets use_rnn='perhaps'; expected True or False"),

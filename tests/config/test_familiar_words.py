@@ -133,5 +133,15 @@ def test_the_version_and_the_help_of_one_group(capsys):
     assert exit_code_of(["--env=CartPole-v1", "--help=population"]) == 0
     shown = capsys.readouterr().out
     assert "--pbt_mutation_rate" in shown and "--learning_rate" not in shown
-    assert exit_code_of(["--help=nothing"]) == 2
-    assert "there are run, env, sampling" in capsys.readouterr().err
+    for word, told in (
+        ("nothing", "there are run, env, sampling"),
+        ("learning_rate", "that is an option of --help=learning\n"),
+        (
+            "auxiliary",
+            "there are no such options yet; type what they belong to as well, --env=NAME or --auxiliary_loss",
+        ),
+    ):
+        assert exit_code_of([f"--help={word}"]) == 2
+        assert f"--help={word}: {told}" in capsys.readouterr().err
+    assert exit_code_of(["--env=doom_basic", "--help=family"]) == 0
+    assert "--doom_scenarios_dir" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path):
             )
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             printed[line.partition("#")[0].strip()] = done.stdout + done.stderr
-    assert {"first.png", "both.png", "policy.onnx", "policy.onnx.md"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"first.png", "both.png", "policy.pt2", "policy.pt2.md"} <= {path.name for path in tmp_path.iterdir()}
     first, going_on = [
         text for command, text in printed.items() if "--experiment=first --train_for_env_steps" in command
     ]

@@ -297,6 +297,7 @@ def test_an_environment_is_imported_from_the_current_folder(name, user_folder):
         ("./user_mazes.py:Maze", "is a file, .*start from /.* with --env=user_mazes:Maze"),
         ("/opt/tasks/walk.py:Walk", "start from the folder of walk.py with --env=walk:Walk"),
         ("user_mazes", "user_mazes.py lies here: type --env=user_mazes:<its class or function>"),
+        ("user_mazes.py", "for a file type --env=user_mazes:<its class or function>"),
         ("user_mazes:", "no function or class"),
         ("user_nowhere:make", "cannot import 'user_nowhere' from .*No module named"),
         ("user_broken:make", "cannot import 'user_broken' from .*no_such_package_anywhere"),

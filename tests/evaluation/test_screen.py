@@ -178,7 +178,10 @@ class Undrawn(Numbered):
 
 
 def test_an_environment_that_only_inherits_render_is_refused_before_it_plays():
-    with pytest.raises(ConfigError, match=r"--env=test_env does not define render\(\), .*; score it with --no_render"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--env=test_env does not define render\(\), .*; score it with --no_render and without --save_video",
+    ):
         watch(lambda name, options, context: Undrawn(context.render_mode), 1)
 
 

@@ -76,6 +76,18 @@ def test_every_file_builds_runs_learns_and_says_what_it_is(name):
     assert module.__doc__ and len(module.__doc__) > 40 and len(encoder_type.__doc__) > 10
 
 
+def test_a_file_without_the_class_is_told_with_those_that_it_has(tmp_path, monkeypatch):
+    lines = "class Wide:\n    kind, minimum_size = 'vector', 1\n\nclass Other: pass\n"
+    (tmp_path / "wide_alone.py").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(ConfigError, match=r"wide_alone has no class Encoder; it has wide_alone:Wide$"):
+        find_encoder("wide_alone")
+    with pytest.raises(ConfigError, match=r"wide_alone has no class Wid; it has wide_alone:Wide$"):
+        find_encoder("wide_alone:Wid")
+    assert find_encoder("wide_alone:Wide").minimum_size == 1
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_an_encoder_says_truly_how_small_an_image_may_be(name):
     encoder = find_encoder(name)

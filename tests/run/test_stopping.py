@@ -263,6 +263,10 @@ class Needs:
 class Short:
     def on_point(self, policy, tags): pass
 
+class Misspelt:
+    def on_end(self): pass
+    def on_points(self, policy, env_frames, tags): pass
+
 class NoMethod:
     on_end = 5
 
@@ -291,6 +295,7 @@ def makes():
         ("Raises", r"'unfit_callback:Raises' cannot be made: ValueError: no key \(unfit_callback.py, line 4\)$"),
         ("Needs", "cannot be made: TypeError: .*missing 1 required positional argument: 'key'"),
         ("Short", r"on_point\(policy, tags\) cannot be called as on_point\(policy, env_frames, tags\): too many"),
+        ("Misspelt", "nothing calls on_points; there are on_start, scalars, on_point, on_end$"),
         ("NoMethod", "on_end is no method"),
         ("RaisesLater", "cannot be made: RuntimeError: no table"),
         ("makes_nothing", "would hear nothing"),

@@ -98,9 +98,12 @@ def _methods_of(found: Any) -> list[str]:
 
 
 def _require_methods(name: str, found: Any, own: Iterable[str]) -> None:
-    if _methods_of(found):
-        return
     public = [each for each in own if not each.startswith("_")]
+    if _methods_of(found):
+        uncalled = [each for each in public if each.startswith("on_") and each not in METHODS]
+        if uncalled:
+            raise ConfigError(f"callback={name!r}: nothing calls {uncalled[0]}; there are {', '.join(METHODS)}")
+        return
     close = [nearest for each in public for nearest in difflib.get_close_matches(each, METHODS, n=1)]
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ConfigError(f"callback={name!r} would hear nothing: it has no method of {', '.join(METHODS)}{hint}")
