@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ def check_environment(env: ResolvedEnv, family_options: Any, drops_bad_data: boo
         check.play()
     finally:
         check.close()
-    return Checked(check.spec, check.warnings, check.profile())
+    return Checked(check.spec, [*check.warnings, *check.repeated()], check.profile())
 
 
 class _EnvCheck:
@@ -85,6 +86,7 @@ class _EnvCheck:
         self._watch: ObservationWatch | None = None  # the first environment's, for all that follow it
         self._last: RawResults | None = None  # of an environment that begins its episodes by itself
         self._failures = self._in_a_row = 0
+        self._causes: Counter[str] = Counter()  # of failures that were survived
         self._where = "build"
         self._rng = np.random.default_rng(_SEED)
         self._step_seconds: list[float] = []
@@ -121,6 +123,11 @@ class _EnvCheck:
             batch.close()
         except FAILURES as error:
             self.warnings.append(f"--env={self._resolved.name}, close: {error}")
+
+    def repeated(self) -> list[str]:
+        """Of failures that came more than once only the first is among `warnings`: how often the others came."""
+        name = self._resolved.name
+        return [f"--env={name}: {cause}, {times} times in all" for cause, times in self._causes.items() if times > 1]
 
     def profile(self) -> EnvProfile:
         """What random play has shown so far."""
@@ -171,7 +178,10 @@ class _EnvCheck:
             if is_often:
                 phase += f", as it did {self._failures - 1} times in the {self._steps} steps before"
             raise EnvError(0, phase, cause, context, self._in_a_row) from error
-        self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
+        told = f"{type(error).__name__}: {error}"
+        self._causes[told] += 1
+        if self._causes[told] == 1:
+            self.warnings.append(f"{message} (before the start; in the run its step would be lost)")
 
     def _warn(self, lines: Iterable[str]) -> None:
         self.warnings += [f"--env={self._resolved.name}, {self._where}: {line}" for line in lines]

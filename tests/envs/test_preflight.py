@@ -309,9 +309,9 @@ def test_now_and_then_a_failure_is_told_and_survived():
             raise ZeroDivisionError("the wheel came off")
         return Sound.step(self, action)
 
-    warnings = check(changed(step=step)).warnings
-    assert len(warnings) == 8 and all("ZeroDivisionError: the wheel came off" in warning for warning in warnings)
-    assert "step 121" in warnings[0] and "step 241" in warnings[1]
+    first, others = check(changed(step=step)).warnings
+    assert "step 121: ZeroDivisionError: the wheel came off (before the start; in the run its step would be" in first
+    assert others.endswith(": ZeroDivisionError: the wheel came off, 8 times in all")
 
 
 def test_bad_data_now_and_then_pass_where_training_drops_them_and_only_there():
@@ -321,7 +321,8 @@ def test_bad_data_now_and_then_pass_where_training_drops_them_and_only_there():
 
     with pytest.raises(ConfigError, match="step 85: 'seen' should be finite"):
         check(changed(observe=observe))
-    assert len(check(changed(observe=observe), drops_bad_data=True).warnings) == 11
+    first, others = check(changed(observe=observe), drops_bad_data=True).warnings
+    assert "step 85: 'seen' should be finite" in first and others.endswith(", 11 times in all")
 
 
 def test_nothing_but_bad_data_is_an_error_even_where_they_are_dropped():
