@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from appo.envs.registry import probe, resolve
 from appo.envs.specs import in_words
 from appo.utils.files import require_file_size
 from appo.utils.logs import log_to_terminal_and_file, say_error
-from appo.utils.options import ConfigError
+from appo.utils.options import ConfigError, to_text
 from appo.utils.processes import set_title
 from appo.utils.signals import StopSignals
 
@@ -120,7 +120,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         resources.check_descriptors(sizes)
         require_file_size(max(layout.total_bytes(sizes), MIN_FILE_BYTES))
         job = resources.model_job(config, spec, device, available_mb)
-        spent = _check_model(job, config, launcher, stop)
+        with _changes_named(resolved):
+            spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
         return _fail(str(error), resolved.config) if stop.received is None else stop.end_before_start()
     if spent is None or stop.received is not None:
@@ -276,6 +277,18 @@ def _tell_done(reason: str, spent: Spent, config: TrainConfig, to_type: str) -> 
         f"{spent.train_seconds:.0f} s; nothing was changed. To go on, type {to_type}; to begin anew, "
         "--restart_behavior=restart"
     )
+
+
+@contextlib.contextmanager
+def _changes_named(resolved: ResolvedConfig) -> Iterator[None]:
+    """Options that an experiment had not until now may be why it cannot go on."""
+    try:
+        yield
+    except ConfigError as error:
+        if not resolved.changed:
+            raise
+        changes = ", ".join(f"{name} {to_text(before)} -> {to_text(now)}" for name, before, now in resolved.changed)
+        raise ConfigError(f"{error}. Changed since the last start: {changes}") from error
 
 
 def _check_model(job: ModelJob, config: TrainConfig, launcher: ProcessLauncher, stop: StopSignals) -> Spent | None:

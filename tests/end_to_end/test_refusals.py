@@ -91,6 +91,7 @@ def test_a_refused_start_leaves_the_experiment_as_it_was(start, tmp_path):
     assert first.end() == 0, first.output
     line = refusal_of(start(*SMALL, "--mlp_layers=32", "--train_for_env_steps=9000"), tmp_path)
     assert "is of another network" in line and "--mlp_layers" in line
+    assert line.endswith(". Changed since the last start: mlp_layers 16 -> 32, train_for_env_steps 4000 -> 9000")
     corrected = start(*SMALL, "--train_for_env_steps=9000")
     assert corrected.end() == 0, corrected.output
     assert "goes on from" in corrected.output
