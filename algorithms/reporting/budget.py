@@ -18,6 +18,11 @@ class Budget(NamedTuple):
         """Share of the budget that is used up; 1 and more: training is over."""
         return max(_share(env_frames, self.env_frames), _share(seconds, self.seconds))
 
+    @property
+    def is_unset(self) -> bool:
+        """Nothing ends the run but who started it."""
+        return self.env_frames >= UNSET and self.seconds >= UNSET
+
     def reason(self, env_frames: int) -> str:
         """Which limit was reached."""
         if env_frames >= self.env_frames:

@@ -21,9 +21,14 @@ class RateMeter:
         while self._history[0][0] < now - max(self.windows_s) - 1.0:
             self._history.popleft()
 
+    @property
+    def is_known(self) -> bool:
+        """The counter was looked at twice."""
+        return len(self._history) > 1
+
     def rate(self, window_s: int) -> float:
-        """Growth per second over the window, or over what there is of it."""
-        if len(self._history) < 2:
+        """Growth per second over the window, or over what there is of it; 0 as long as it is not known."""
+        if not self.is_known:
             return 0.0
         now, count = self._history[-1]
         began, first = next(entry for entry in self._history if entry[0] >= now - window_s)

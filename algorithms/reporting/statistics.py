@@ -191,8 +191,9 @@ class Statistics:
             if f"version_diff_{end}" in self.training[policy]:
                 tags[f"0_aux/policy_lag_{end}"] = self.training[policy][f"version_diff_{end}"]
         tags |= self.tags_of_controllers(policy)
-        tags["0_aux/_fps"] = self.frame_rate.rate(RATE_WINDOWS_S[0])
-        tags["0_aux/_sample_throughput"] = self.step_rates[policy].rate(RATE_WINDOWS_S[0])
+        for tag, meter in (("_fps", self.frame_rate), ("_sample_throughput", self.step_rates[policy])):
+            if meter.is_known:
+                tags[f"0_aux/{tag}"] = meter.rate(RATE_WINDOWS_S[0])
         tags["0_aux/master_process_memory_mb"] = self._process.memory_info().rss / 1e6
         return tags
 

@@ -151,6 +151,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         if layers := layers_of(config.env):
             log.info("wrappers, from the inside out: %s", ", ".join(layer.told for layer in layers))
         print_origins(resolved)
+        if budget.is_unset and not config.run.stop_when and not config.run.stop_after_no_progress:
+            log.info("no limit is set: the run goes on until Ctrl+C, which saves, or --train_for_env_steps=...")
         with contextlib.closing(EventLog(experiment.events_file)) as event_log:
             event_log.tell_changed_options(resolved.changed)
         return _drive(config, spec, sizes, experiment, launcher, stop, callback)

@@ -152,7 +152,7 @@ def test_a_learner_that_has_nothing_more_to_do_waits_for_its_end(start, is_ahead
 
 def test_a_larger_budget_goes_on_and_a_typed_learning_rate_is_in_force(start):
     first = start(*SMALL, "--train_for_env_steps=15000")
-    assert first.end() == 0, first.output
+    assert first.end() == 0 and "no limit is set" not in first.output, first.output
     before = json.loads((first.folder / "summary.json").read_text())
     second = start("--train_for_env_steps=40000", "--learning_rate=0.00012")
     assert second.end() == 0, second.output
@@ -206,6 +206,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(start, number, code):
     again.signal(signal.SIGINT)
     assert again.end() == 130
     assert f"{saved.env_frames} env frames" in again.output
+    assert "no limit is set: the run goes on until Ctrl+C" in run.output
     assert run.saved().train_step > saved.train_step
 
 

@@ -258,8 +258,10 @@ def test_rates_come_from_the_counters_of_this_run(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     statistics = small_statistics(policies=2)
-    for _ in range(30):
+    for looks in range(30):
         statistics.snapshot()
+        is_told = {"0_aux/_fps", "0_aux/_sample_throughput"} & statistics.scalars(0).keys()
+        assert bool(is_told) == (looks > 0), "a curve does not begin with a speed of 0"
         clock.now += 1.0
         statistics.arrays["env_frames"][...] += [[10, 20], [30, 40]]
         statistics.arrays["agent_steps"][...] += [[1, 20], [2, 30]]
