@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from appo.algorithms.run import folder_lock
 from appo.algorithms.run.config import COMMAND_LINES_FILE, CONFIG_FILE, METRICS_FILE, STATUS_FILE, SUMMARY_FILE
 from appo.algorithms.run.folder_lock import LOCK_FILE
 from appo.algorithms.train_config import TrainConfig, from_json, to_json
+from appo.utils.cli import VERSION
 from appo.utils.files import DiskFaults, atomic_write_text, keep_small
 from appo.utils.options import ConfigError
 
@@ -243,11 +243,11 @@ def _git_state() -> str:
     """The commit that runs and how the source differs from it; the version, where it was installed."""
     try:
         if Path(_git("rev-parse", "--show-toplevel").strip()).resolve() != _SOURCE_FOLDER:
-            return f"installed package appo {importlib.metadata.version('appo')}\n"  # inside another repository
+            return f"installed package appo {VERSION}\n"  # inside another repository
         commit = _git("rev-parse", "HEAD")
         return f"commit {commit}\n{_git('diff', 'HEAD')}"
-    except (OSError, subprocess.SubprocessError, importlib.metadata.PackageNotFoundError) as error:
-        return f"no git repository: {error}\n"
+    except (OSError, subprocess.SubprocessError):
+        return f"no git repository; appo {VERSION}\n"
 
 
 def _git(*words: str) -> str:

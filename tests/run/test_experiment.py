@@ -19,6 +19,7 @@ from appo.algorithms.run import folder_lock, session
 from appo.algorithms.run.config import MOVED_ASIDE
 from appo.algorithms.run.experiment import LOG_BYTES, Experiment
 from appo.algorithms.train_config import from_json
+from appo.utils.cli import VERSION
 from appo.utils.options import ConfigError
 from tests.reporting.reporting_cases import Clock
 
@@ -42,6 +43,11 @@ def start_in_vain(tmp_path, *words):
     experiment = Experiment.open(resolved(tmp_path, *words), ARGV)
     experiment.close()
     return experiment
+
+
+def test_without_a_repository_the_version_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SOURCE_FOLDER", tmp_path)
+    assert module._git_state() == f"no git repository; appo {VERSION}\n"
 
 
 def test_a_new_experiment_has_its_folders_and_its_record(tmp_path):
