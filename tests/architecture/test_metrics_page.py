@@ -79,6 +79,8 @@ def self_play_of_one():
 
 def test_every_key_of_a_report_is_on_the_page_and_every_key_on_the_page_is_reported():
     of_a_run = statistics()
+    of_a_run.snapshot()  # speeds are known after two looks
+    of_a_run.snapshot()
     written = set(of_a_run.scalars(0) | of_a_run.stage_scalars() | population_of_one().scalars(0))
     written |= set(self_play_of_one().scalars(0)) | set(evaluation_tags(evaluation()))
     assert {"0_aux/avg_kills", f"train/aux_{LOSS}", "train/action_stddev", "stats/actor_env_step"} <= written
