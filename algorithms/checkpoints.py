@@ -226,15 +226,20 @@ def load_newest_valid(
             warnings.append(str(error))
             continue
         if kind == "best" and not path.name.startswith("best_"):
-            has_one = any(each.name.startswith("best_") for each in candidates)
-            found_none = "that can be read" if has_one else "yet: one is kept from --save_best_after frames on"
-            warnings.append(f"{folder} has no best checkpoint {found_none}; {path.name}, the newest, is used")
+            warnings.append(f"{why_no_best(folder)}; {path.name}, the newest, is used")
         return found._replace(warnings=warnings)
     resumable = [each for each in KINDS if each != OPPONENT]
     others = [path for each in resumable for path in list_checkpoints(folder, each) if path not in candidates]
     if not candidates and not others:
         return None
     raise _none_left(folder, kind, warnings, others)
+
+
+def why_no_best(folder: Path) -> str:
+    """Why a policy's best checkpoint cannot be taken, in words."""
+    if list_checkpoints(folder, "best"):
+        return f"{folder} has no best checkpoint that can be read"
+    return f"{folder} has no best checkpoint yet: one is kept from --save_best_after frames on"
 
 
 def best_metric(folder: Path, metric_name: str, up_to: Checkpoint, why_unusable: Callable[[Checkpoint], str]) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from appo.algorithms.checkpoints import Checkpoint
+from appo.algorithms.checkpoints import Checkpoint, why_no_best
 from appo.algorithms.evaluation.loading import restore_policy
 from appo.algorithms.models.actor_critic import ActorCritic
 from appo.algorithms.models.inference import PolicyInference
@@ -214,8 +214,7 @@ def load_policy(
     restored = restore_policy(Path(folder), policy=policy, kind=kind, device=device)
     model, spaces, spec, checkpoint, _ = restored
     if kind == "best" and not checkpoint.path.name.startswith("best_"):
-        why, _, _ = checkpoint.warnings[-1].rpartition("; ")
-        raise ConfigError(f"{why}; kind='latest' loads {checkpoint.path.name}")
+        raise ConfigError(f"{why_no_best(checkpoint.path.parent)}; kind='latest' loads {checkpoint.path.name}")
     for warning in checkpoint.warnings:
         log.warning("%s", warning)
     return LoadedPolicy(

@@ -36,10 +36,10 @@ class PublishedVersion(NamedTuple):
 
 
 class PolicyBuffers(NamedTuple):
-    """What a policy's learner shows to other processes."""
+    """What the learner of a policy publishes."""
 
-    weights: WeightsBuffer  # as of its last optimizer step
-    snapshot: WeightsBuffer
+    weights: WeightsBuffer  # after every optimizer step
+    snapshot: WeightsBuffer  # of all that another learner needs to go on, every few seconds
 
 
 class WeightsBuffer:

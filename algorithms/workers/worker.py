@@ -78,7 +78,7 @@ class SharedMemoryHandle:
         return WeightsBuffer(self.snapshots[policy].descriptor)
 
     def open_buffers(self, policy: int) -> PolicyBuffers:
-        """Both."""
+        """The published weights and the snapshot of a policy, in the process that received the handle."""
         return PolicyBuffers(self.open_weights(policy), self.open_snapshot(policy))
 
 

@@ -250,6 +250,8 @@ def test_a_best_checkpoint_that_is_not_there_is_refused_and_damaged_ones_are_tol
         assert not caplog.records
         (best,) = (folder / "checkpoint_p0").glob("best_*")
         best.write_bytes(best.read_bytes()[:100])
+        with pytest.raises(ConfigError, match=r"no best checkpoint that can be read; kind='latest' loads checkpoint_"):
+            load_policy(folder, kind="best")
         assert load_policy(folder).checkpoint.train_step == 12
     assert [best.name in record.getMessage() for record in caplog.records] == [True]
 

@@ -50,9 +50,11 @@ def test_environments_that_fail_again_and_again_are_told_once_a_minute(tmp_path,
     for seconds in range(0, 121, 10):
         now = 100.0 + seconds
         event_log.note(EnvironmentFailed("actor-01", f"environment 3 raised after {seconds} s"))
+    now += 60.0
     event_log.note(EnvironmentFailed("", "already in the log"))
-    causes = [record["cause"] for record in read_json_lines(tmp_path / "events.jsonl")]
+    *causes, last = [record["cause"] for record in read_json_lines(tmp_path / "events.jsonl")]
     assert causes == [f"environment 3 raised after {seconds} s" for seconds in (0, 60, 120)]
+    assert last == "already in the log"
     assert [record.getMessage() for record in caplog.records] == [
         f"{cause}; it begins anew, as all that fail do: log/actor-01.txt" for cause in causes
     ]
