@@ -32,29 +32,30 @@ def main(argv: list[str]) -> int:
     from appo.utils.logs import say_error
     from appo.utils.options import ConfigError
 
-    words = understood(argv[1:], "enjoy_appo.py")
+    program = Path(argv[0]).name  # as an installation starts it: appo-enjoy
+    words = understood(argv[1:], program)
     if words is None:
         return 0
     try:
-        job = job_of(words)
+        job = job_of(words, prog=program)
         from appo.algorithms.evaluation.player import play
 
         return play(job)
     except (ConfigError, UnsupportedSpaceError) as error:
-        refuse("enjoy_appo.py", argv, error)
+        refuse(program, argv, error)
         return EXIT_REFUSED
     except (EnvError, VecEnvError) as error:
         reason = str(error).partition("\n")[0]  # a traceback may follow, from another process
         where = raised_at("".join(traceback.format_exception(error)))
         if typed_flag(argv, "debug"):
             traceback.print_exception(error)
-        say_error("enjoy_appo.py", f"{reason} ({where})" if where else reason)
+        say_error(program, f"{reason} ({where})" if where else reason)
         return EXIT_FAILED
     except KeyboardInterrupt:  # before there was anything to end in order
         return EXIT_INTERRUPTED
 
 
-def job_of(argv: Sequence[str]) -> EvaluationJob:
+def job_of(argv: Sequence[str], *, prog: str = "enjoy_appo.py") -> EvaluationJob:
     """What a command line asks to play.
 
     Raises:
@@ -69,7 +70,7 @@ def job_of(argv: Sequence[str]) -> EvaluationJob:
 
     _require_options(argv)
     try:
-        config, options, typed, of_files = resolve_evaluation(argv)
+        config, options, typed, of_files = resolve_evaluation(argv, prog=prog)
     except ConfigError as error:
         raise ConfigError(error.message) from error
     device = torch_device(config.run.device)

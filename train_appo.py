@@ -32,13 +32,14 @@ def main(argv: list[str]) -> int:
 
         return profile_environment(unfitted, stop)
 
-    words = understood(argv[1:], "train_appo.py")
+    program = Path(argv[0]).name  # as an installation starts it: appo-train
+    words = understood(argv[1:], program)
     if words is None:
         return 0
     argv = [argv[0], *words]
     try:
         argv[1:] = with_env_of_experiment(argv[1:])
-        resolved = resolve(argv[1:], profile=profile)
+        resolved = resolve(argv[1:], prog=program, profile=profile)
         if not resolved.config.run.benchmark:  # which has a folder of its own
             require_free(resolved.config.run.folder)
         if resolved.config.run.autotune:
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         if stop.received is not None:
             return stop.end_before_start()
-        refuse("train_appo.py", argv, error)
+        refuse(program, argv, error)
         return 2
 
 

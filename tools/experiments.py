@@ -57,14 +57,15 @@ def _below_train_dir(path: Path) -> Path:
 
 
 def similar_to(folder: Path) -> str:
-    """`; nearest: ...` for a folder that is not there, of those beside it and below ./train_dir."""
+    """`; nearest: ...` for a folder that is not there, of those beside it and in ./train_dir; or some experiments."""
     try:
         if folder.exists():
             return ""
     except OSError:  # it is no name of a folder
         return ""
-    names = [path.name for of in (folder, _below_train_dir(folder)) for path in _folders(of.parent)]
-    return nearest(folder.name, names, else_first=False)
+    beside = [path for of in (folder, _below_train_dir(folder)) for path in _folders(of.parent)]
+    experiments = [path.name for path in beside if any((path / mark).is_file() for mark in _MARKS)]
+    return nearest(folder.name, (path.name for path in beside), else_first=False) or nearest(folder.name, experiments)
 
 
 def find_experiments(places: Sequence[Path]) -> list[Found]:

@@ -115,7 +115,7 @@ def draw_groups(groups: Sequence[Group], metric: str, x: str) -> Any:
         loc="outside lower center",
         ncols=legend_columns,
         fontsize=_FONT_POINTS,
-        title=_EXPLAINED,
+        title=_EXPLAINED if any(group.num_runs > 1 for group in groups) else None,
         title_fontsize="small",
         frameon=False,
     )

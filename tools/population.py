@@ -169,6 +169,7 @@ def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Seque
     """Objectives above, then a panel for each option that was changed; arrows show who copied."""
     key = objective_of(folder)
     curves, history = read_curves(folder, (RETURN, key)), valid_rows(history)
+    ends = {policy: series[key].frames[-1] for policy, series in curves.items() if series[key].frames}
     first = {row["policy"]: row["values"] for row in reversed(history)}
     panels = figure.subplots(1 + len(changed), 1, sharex=True, squeeze=False)[:, 0]
     for policy, series in sorted(curves.items()):
@@ -189,7 +190,9 @@ def draw_history(folder: Path, history: Sequence[dict[str, Any]], changed: Seque
         for policy in first:
             rows = [row for row in history if row["policy"] == policy]
             values = [row["values"].get(name, float("nan")) for row in rows]
-            panel.step([row["env_frames"] for row in rows], values, where="post", color=f"C{policy % 10}")
+            frames = [row["env_frames"] for row in rows]
+            until = max(frames[-1], ends.get(policy, 0))  # the last values are in force to the end
+            panel.step([*frames, until], [*values, values[-1]], where="post", color=f"C{policy % 10}")
         had = [row["values"][name] for row in history if name in row["values"]]
         if min(had) > 0.0 and max(had) >= _WIDE * min(had):
             panel.set_yscale("log")

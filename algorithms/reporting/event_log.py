@@ -115,11 +115,11 @@ def _log(report: Report) -> None:
     elif isinstance(report, PolicyRecovered):
         went_on = "policy %d goes on at train step %d, with the optimizer's moments of step %d"
         log.info(went_on, report.policy, report.train_step, report.moments_of)
-    elif isinstance(report, HyperparametersChanged):
+    elif isinstance(report, HyperparametersChanged):  # of which who has asked for it tells
         told = ", ".join(f"{name}={value:g}" for name, value in report.values.items())
-        log.info("policy %d goes on with %s", report.policy, told)
+        log.debug("policy %d goes on with %s", report.policy, told)
     elif isinstance(report, PolicyAdopted):
-        log.info("policy %d goes on as policy %d from train step %d", report.policy, report.source, report.train_step)
+        log.debug("policy %d goes on as policy %d from train step %d", report.policy, report.source, report.train_step)
     elif isinstance(report, AdoptionRefused):
         log.error("policy %d does not become policy %d: %s", report.policy, report.source, report.reason)
     elif isinstance(report, HyperparametersRefused):

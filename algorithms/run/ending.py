@@ -97,11 +97,13 @@ def _other(run: RunConfig, name: str) -> str:
 
 def _words(program: str, what: str, options: Sequence[str]) -> str:
     """A command line of the program's own kind: from a checkout, or installed."""
-    name = Path(program).name
-    if name.endswith(".py"):
-        start = [_python(), str(Path(program).with_name(f"{what}_appo.py"))]
-    else:
+    path = Path(program)
+    if path.suffix != ".py":
         start = [f"appo-{what}"]
+    elif (path.parent / "__init__.py").exists():  # `train()` in a package: installed, or a checkout's own
+        start = [f"appo-{what}"] if shutil.which(f"appo-{what}") else [_python(), "-m", f"appo.{what}_appo"]
+    else:
+        start = [_python(), str(path.with_name(f"{what}_appo.py"))]
     return shlex.join([*start, *options])
 
 

@@ -123,7 +123,9 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         with _changes_named(resolved):
             spent = _check_model(job, config, launcher, stop)
     except RunFailed as error:
-        return _fail(str(error), resolved.config) if stop.received is None else stop.end_before_start()
+        if stop.received is not None:
+            return stop.end_before_start()
+        return _fail(str(error), resolved.config, program=argv[0])
     if spent is None or stop.received is not None:
         return stop.end_before_start()
     budget = Budget(config.run.train_for_env_steps, config.run.train_for_seconds)
@@ -328,13 +330,14 @@ def _require_images(config: TrainConfig, launcher: ProcessLauncher, is_stopped: 
         raise RunFailed(f"{doing}:\n{error}" if "\n" in str(error) else f"{doing}: {error}") from None
 
 
-def _fail(cause: str, config: TrainConfig, log_file: Path | None = None) -> int:
+def _fail(cause: str, config: TrainConfig, log_file: Path | None = None, *, program: str = "") -> int:
     """Tell why the run failed, in the last line; the traceback, if there is one, is for the log and for --debug.
 
     Args:
         cause: what was done, a traceback and its error; or one line.
         config: of the run.
         log_file: the driver's; None: the run has not started.
+        program: as it was called, where the run has not started.
     """
     told, *rest = _CAUSE.split(cause.strip(), maxsplit=1)
     if rest:
@@ -348,7 +351,7 @@ def _fail(cause: str, config: TrainConfig, log_file: Path | None = None) -> int:
         told = (f"{doing}: " if doing else "") + _error_in(rest[0]) + (f" ({where})" if where else "")
     text = "run failed: " + " ".join(told.split())
     if log_file is None:
-        say_error("train_appo.py", text)
+        say_error(Path(program).name, text)
     else:
         log.error("%s", text)
     return EXIT_FAILED

@@ -68,6 +68,10 @@ def test_packages_named_as_ours_train_from_an_installed_package(installed, tmp_p
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "train_dir" / "default_experiment" / "summary.json").exists()
+    for program in ("appo-train", "appo-enjoy"):
+        words = [sys.executable, installed / "bin" / program, "--env=envs.corridor:Corridor", "--no_such_option=1"]
+        refused = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert refused.stderr.startswith(f"{program}: error: ")
 
 
 def test_the_installed_package_takes_one_name_and_holds_every_module(installed):

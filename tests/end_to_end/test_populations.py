@@ -51,6 +51,7 @@ def test_a_policy_that_cannot_learn_copies_the_one_that_can_and_both_go_on_after
     run.signal(signal.SIGTERM)
     assert run.end() == 143, run.output
     assert "population: policy 0 copies policy 1, " in run.output
+    assert "policy 0 goes on as policy 1" not in run.output, "a line for each decision"
     before, decided = members(run), len(history(run))
     again = start(*SMALL, *OPTIONS, rates, env="synthetic_identity")
     again.wait_for_training()
@@ -117,6 +118,7 @@ def test_a_single_policy_follows_a_schedule(start, tmp_path):
     assert run.end() == 0, run.output
     changed = events(run, "hyperparameters_changed")
     assert [event["values"]["learning_rate"] for event in changed] == [0.002, 0.0007]
+    assert "schedule: learning_rate=0.002" in run.output and "schedule: learning_rate=0.0007" in run.output
     last = list(read_json_lines(run.folder / "metrics.jsonl"))[-1]
     assert last["train/lr"] == pytest.approx(0.0007)
 

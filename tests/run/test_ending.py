@@ -96,6 +96,18 @@ def test_an_installed_program_is_called_by_its_name(tmp_path):
 
 
 @pytest.mark.usefixtures("_has_a_checkpoint")
+def test_a_run_that_python_code_began_in_a_package_goes_on_with_its_program(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "appo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for found, start in [("/usr/bin/appo-train", "appo-train"), (None, "python -m appo.train_appo")]:
+        commands = {"python": sys.executable, "appo-train": found}
+        monkeypatch.setattr(ending.shutil, "which", commands.get)
+        lines = told(tmp_path, snapshot(1.0), program=str(package / "train_appo.py"))
+        assert any(line.startswith(f"train on:  {start} --") for line in lines)
+
+
+@pytest.mark.usefixtures("_has_a_checkpoint")
 def test_the_interpreter_of_an_environment_that_is_not_active_is_called_by_its_path(tmp_path, monkeypatch):
     monkeypatch.setattr(ending.shutil, "which", lambda name: "/usr/bin/python")
     for folder, path in [("/", Path(sys.executable).relative_to("/")), (tmp_path, Path(sys.executable))]:

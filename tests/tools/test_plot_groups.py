@@ -179,7 +179,14 @@ def test_other_folders_names_and_budgets_make_no_other_group(tmp_path):
     write_experiment(tmp_path, "two/b", line(3), seed=2, train_dir="there", train_for_env_steps=5000)
     (group,) = groups_of(tmp_path / "one", tmp_path / "two" / "b")
     assert (group.num_runs, group.label) == (2, "")
-    assert draw_groups([group], "0_aux/avg_reward", "frames").legends[0].texts[0].get_text() == "2 seeds"
+    legend = draw_groups([group], "0_aux/avg_reward", "frames").legends[0]
+    assert legend.texts[0].get_text() == "2 seeds" and "95 % interval" in legend.get_title().get_text()
+
+
+def test_the_legend_explains_no_interval_where_each_group_has_one_seed(tmp_path):
+    write_experiment(tmp_path, "a", line(1), seed=1)
+    legend = draw_groups(groups_of(tmp_path), "0_aux/avg_reward", "frames").legends[0]
+    assert legend.texts[0].get_text() == "1 seed" and legend.get_title().get_text() == ""
 
 
 @pytest.mark.parametrize(

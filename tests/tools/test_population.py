@@ -99,6 +99,12 @@ def test_only_options_that_went_far_are_drawn_on_a_logarithmic_scale(folder):
     assert scales == {"objective": "linear", "adam_beta1": "linear", "learning_rate": "log"}
 
 
+def test_the_last_values_of_an_option_are_drawn_to_the_end(folder):
+    panel = draw(folder, HISTORY, None).subfigs[0].axes[1]
+    last = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in panel.lines]
+    assert last == [(1700, B["learning_rate"]), (1700, A["learning_rate"])]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

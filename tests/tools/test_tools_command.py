@@ -84,6 +84,14 @@ def test_for_a_name_that_no_experiment_has_the_nearest_one_is_told(tmp_path, mon
     assert error.startswith(f"{words[0]}: frst") and "; nearest: first" in error and error.count("\n") == 1
 
 
+def test_for_a_name_unlike_all_others_some_experiments_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_whole(tmp_path / "train_dir" / "first")
+    (tmp_path / "train_dir" / "notes").mkdir()
+    assert main(["view", "xyz"]) == 2
+    assert "; there are first; name the folder" in capsys.readouterr().err
+
+
 def test_version_and_completion_are_answered_in_one_line(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"appo {VERSION}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from appo.algorithms.messages import Command, PolicyRestored, Report, SetHyperparameters, SetRewardShaping
@@ -11,6 +12,9 @@ from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.requests import ChangeRequests
 from appo.algorithms.run.population_files import schedule
+from appo.utils.options import to_text
+
+log = logging.getLogger(__name__)
 
 
 class Schedule(Controller):
@@ -32,7 +36,10 @@ class Schedule(Controller):
         if isinstance(report, PolicyRestored) and report.policy == 0:
             self._in_force |= report.values
         if (answer := self._requests.note(report)) is not None:
-            self._in_force |= answer.command.values  # what is refused now will be so again
+            values = answer.command.values
+            self._in_force |= values  # what is refused now will be so again
+            if not answer.was_refused:
+                log.info("schedule: %s", ", ".join(f"{name}={to_text(value)}" for name, value in values.items()))
 
     def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
         """What is to be set now."""
