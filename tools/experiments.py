@@ -57,15 +57,16 @@ def _below_train_dir(path: Path) -> Path:
 
 
 def similar_to(folder: Path) -> str:
-    """`; nearest: ...` for a folder that is not there, of those beside it and in ./train_dir; or some experiments."""
+    """`; nearest: ...` for a folder that is not there, of those beside it and in ./train_dir, or `; there are ...`."""
     try:
         if folder.exists():
             return ""
     except OSError:  # it is no name of a folder
         return ""
     beside = [path for of in (folder, _below_train_dir(folder)) for path in _folders(of.parent)]
-    experiments = [path.name for path in beside if any((path / mark).is_file() for mark in _MARKS)]
-    return nearest(folder.name, (path.name for path in beside), else_first=False) or nearest(folder.name, experiments)
+    if alike := nearest(folder.name, (path.name for path in beside), else_first=False):
+        return alike
+    return nearest(folder.name, (path.name for path in beside if _is_experiment(path)))
 
 
 def find_experiments(places: Sequence[Path]) -> list[Found]:
@@ -89,11 +90,18 @@ def find_experiments(places: Sequence[Path]) -> list[Found]:
 
 
 def _experiments_below(folder: Path, depth: int) -> Iterator[Path]:
-    if any((folder / mark).is_file() for mark in _MARKS):
+    if _is_experiment(folder):
         yield folder
     elif depth <= _DEEPEST:
         for inside in _folders(folder):
             yield from _experiments_below(inside, depth + 1)
+
+
+def _is_experiment(folder: Path) -> bool:
+    try:
+        return any((folder / mark).is_file() for mark in _MARKS)
+    except OSError:  # not ours to read
+        return False
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -2,8 +2,8 @@
 
 Everything is computed on the learner's device and fetched with a single wait. Means, spreads and losses describe the
 last minibatch; the extremes of the ratio cover all minibatches; lags and fractions the whole batch. Masked rows count
-nowhere. Where every row is masked, as after a policy has become another one, losses, means, spreads and extremes are
-NaN, and so left out; lags are 0.
+nowhere. Losses, means, spreads and extremes of nothing but masked rows, as after a policy has become another one, are
+NaN, which `to_floats` leaves out.
 
 Letters as in `minibatches`.
 """
@@ -69,7 +69,10 @@ def minibatch_metrics(
     distribution: Distribution,
     columns: ContinuousColumns,
 ) -> dict[str, Tensor]:
-    """Losses and the policy's change on one minibatch; `objective` must hold the KL divergence."""
+    """Losses and the policy's change on one minibatch; NaN without a valid row.
+
+    `objective` must hold the KL divergence.
+    """
     assert objective.kl is not None, "ask `evaluate` for the KL divergence of a minibatch that is reported"
     low, high = config.clip_range
     ratio = objective.log_ratio.exp()
@@ -84,9 +87,9 @@ def minibatch_metrics(
     } | _continuous_rows(objective.parameters, columns)
     means = (torch.stack(tuple(rows.values())) * objective.weights).sum(dim=(1, 2))
     advantages = objective.estimates.advantages
-    adv_min, adv_max = _masked_range(advantages, minibatch.valid)
+    adv_min, adv_max = _masked_range(advantages, minibatch.valid, nothing=0.0)
     centred = advantages - masked_mean(advantages, objective.weights)
-    told = (
+    metrics = (
         objective.terms
         | dict(zip(rows, means.unbind(), strict=True))
         | {
@@ -94,18 +97,18 @@ def minibatch_metrics(
             "adv_min": adv_min,
             "adv_max": adv_max,
             "adv_std": masked_mean(centred.square(), objective.weights).sqrt(),
-            "value_delta_max": _masked_range(value_delta, minibatch.valid)[1],
-            "kl_divergence_max": _masked_range(objective.kl, minibatch.valid)[1],
+            "value_delta_max": _masked_range(value_delta, minibatch.valid, nothing=0.0)[1],
+            "kl_divergence_max": _masked_range(objective.kl, minibatch.valid, nothing=0.0)[1],
         }
     )
-    unknown = torch.where(minibatch.valid.any(), 0.0, math.nan)
-    return {name: value + unknown for name, value in told.items()}
+    nan_if_none = torch.where(minibatch.valid.any(), 0.0, math.nan)
+    return {name: value + nan_if_none for name, value in metrics.items()}
 
 
 @torch.no_grad()
 def ratio_range(log_ratios: list[Tensor], valids: list[Tensor]) -> dict[str, Tensor]:
     """Smallest and largest pi/mu over all minibatches of an iteration, given as [R, M] each."""
-    lowest, highest = _masked_range(torch.stack(log_ratios), torch.stack(valids))
+    lowest, highest = _masked_range(torch.stack(log_ratios), torch.stack(valids), nothing=math.nan)
     return {"ratio_min": lowest.exp(), "ratio_max": highest.exp()}
 
 
@@ -120,7 +123,7 @@ def to_floats(metrics: dict[str, Tensor]) -> dict[str, float]:
     return {name: value for name, value in zip(metrics, values, strict=True) if math.isfinite(value)}
 
 
-def _masked_range(x: Tensor, valid: Tensor, *, nothing: float = math.nan) -> tuple[Tensor, Tensor]:
+def _masked_range(x: Tensor, valid: Tensor, *, nothing: float) -> tuple[Tensor, Tensor]:
     is_any = valid.any()
     lowest, highest = torch.where(valid, x, math.inf).amin(), torch.where(valid, x, -math.inf).amax()
     return torch.where(is_any, lowest, nothing), torch.where(is_any, highest, nothing)

@@ -115,7 +115,7 @@ def _log(report: Report) -> None:
     elif isinstance(report, PolicyRecovered):
         went_on = "policy %d goes on at train step %d, with the optimizer's moments of step %d"
         log.info(went_on, report.policy, report.train_step, report.moments_of)
-    elif isinstance(report, HyperparametersChanged):  # of which who has asked for it tells
+    elif isinstance(report, HyperparametersChanged):  # as of adoptions, the controller that asked tells of it
         told = ", ".join(f"{name}={value:g}" for name, value in report.values.items())
         log.debug("policy %d goes on with %s", report.policy, told)
     elif isinstance(report, PolicyAdopted):

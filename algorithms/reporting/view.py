@@ -153,7 +153,7 @@ def _returns(state: ViewState, width: int) -> list[Text]:
 
 
 def _losses(state: ViewState, width: int) -> list[Text]:
-    if not any("train/loss" in scalars for scalars in state.scalars):
+    if not any("train/lr" in scalars for scalars in state.scalars):  # which every iteration tells
         return []
     columns = [
         Column(head, tuple(in_digits(scalars.get(f"train/{tag}")) for scalars in state.scalars))

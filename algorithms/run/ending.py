@@ -100,19 +100,27 @@ def _words(program: str, what: str, options: Sequence[str]) -> str:
     path = Path(program)
     if path.suffix != ".py":
         start = [f"appo-{what}"]
-    elif (path.parent / "__init__.py").exists():  # `train()` in a package: installed, or a checkout's own
-        start = [f"appo-{what}"] if shutil.which(f"appo-{what}") else [_python(), "-m", f"appo.{what}_appo"]
+    elif (path.parent / "__init__.py").exists():  # a module of the package, as `train()` of an installed one starts it
+        command = f"appo-{what}"
+        start = (
+            [command] if _is_found(Path(sys.executable).with_name(command)) else [_python(), "-m", f"appo.{what}_appo"]
+        )
     else:
         start = [_python(), str(path.with_name(f"{what}_appo.py"))]
     return shlex.join([*start, *options])
 
 
+def _is_found(program: Path, name: str = "") -> bool:
+    """A shell finds this program by its name, or by another one."""
+    found = shutil.which(name or program.name)
+    return found is not None and Path(found).absolute() == program.absolute()
+
+
 def _python() -> str:
     """The interpreter as it can be typed: that of a virtual environment which is not active by its path."""
-    usual = shutil.which("python")
-    if usual is not None and Path(usual).absolute() == Path(sys.executable).absolute():
-        return "python"
     path = Path(sys.executable)
+    if _is_found(path, "python"):
+        return "python"
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -330,7 +330,7 @@ def _require_images(config: TrainConfig, launcher: ProcessLauncher, is_stopped: 
         raise RunFailed(f"{doing}:\n{error}" if "\n" in str(error) else f"{doing}: {error}") from None
 
 
-def _fail(cause: str, config: TrainConfig, log_file: Path | None = None, *, program: str = "") -> int:
+def _fail(cause: str, config: TrainConfig, log_file: Path | None = None, *, program: str = "train_appo.py") -> int:
     """Tell why the run failed, in the last line; the traceback, if there is one, is for the log and for --debug.
 
     Args:

@@ -68,6 +68,7 @@ def test_a_preset_without_a_goal_is_a_known_task_with_its_budget_and_what_the_ru
     assert f"{measured['score']:.4g}" == learning.partition(" ")[0]
     assert (str(measured["seeds"]), f"{measured['minutes']}") == (seeds, minutes)
     assert {measured["machine"]} == {run.machine for run in runs}
+    assert (re.findall(r"--seeds=(\d+)", measured["command"]) or ["1"]) == [seeds]
     assert f"| {' | '.join([f'`{name}`', env, frames, seeds, learning, minutes])} |\n" in PAGE.read_text()
 
 

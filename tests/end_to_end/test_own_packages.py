@@ -18,6 +18,10 @@ class Corridor(gymnasium.Wrapper):
     def __init__(self, seed):
         super().__init__(gymnasium.make("CartPole-v1"))
         assert START == "of the user"
+
+class Locked(Corridor):
+    def reset(self, **options):
+        raise RuntimeError("the door is locked")
 """
 OPTIONS = [*SMALL, "--train_for_env_steps=4000"]
 NOT_PART_OF_A_CHECKOUT = shutil.ignore_patterns(
@@ -68,10 +72,14 @@ def test_packages_named_as_ours_train_from_an_installed_package(installed, tmp_p
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "train_dir" / "default_experiment" / "summary.json").exists()
-    for program in ("appo-train", "appo-enjoy"):
-        words = [sys.executable, installed / "bin" / program, "--env=envs.corridor:Corridor", "--no_such_option=1"]
-        refused = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-        assert refused.stderr.startswith(f"{program}: error: ")
+    for program, words in [
+        ("appo-train", ["--env=envs.corridor:Corridor", "--no_such_option=1"]),
+        ("appo-train", ["--env=envs.corridor:Locked", "--experiment=second"]),
+        ("appo-enjoy", ["--no_such_option=1"]),
+    ]:
+        command = [sys.executable, installed / "bin" / program, *words]
+        failed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert failed.stderr.splitlines()[-1].startswith(f"{program}: error: "), failed.stderr
 
 
 def test_the_installed_package_takes_one_name_and_holds_every_module(installed):

@@ -194,6 +194,7 @@ def test_a_batch_that_is_too_old_changes_nothing():
     assert torch.equal(snapshot(model), before)
     assert (result.num_sgd_steps, result.metrics["discarded_rollouts"], result.metrics["valids_fraction"]) == (0, 4, 0)
     assert not {"loss", "policy_loss", "entropy", "adv_min", "ratio_min"} & set(result.metrics), "of nothing"
+    assert result.metrics["version_diff_max"] == 6
     assert learner.train(acted_out(model), 5, 0.0).num_sgd_steps == 1
 
 

@@ -6,6 +6,8 @@ import math
 from appo.algorithms.messages import (
     EnvironmentFailed,
     EpisodesFinished,
+    HyperparametersChanged,
+    PolicyAdopted,
     PolicyRecovered,
     Report,
     TrainingRolledBack,
@@ -75,6 +77,17 @@ def test_the_log_names_the_worker_the_cause_and_the_duration(tmp_path, caplog):
         ("INFO", "policy 0 goes on at train step 100, with the optimizer's moments of step 90"),
         ("WARNING", "policy 1 returned to its last good weights: a weight is not finite"),
     ]
+
+
+def test_what_a_controller_has_asked_for_is_a_record_and_no_second_line_of_the_terminal(tmp_path, caplog):
+    event_log = EventLog(tmp_path / "events.jsonl")
+    with caplog.at_level(logging.DEBUG):
+        event_log.note(HyperparametersChanged(0, {"gamma": 0.5}))
+        event_log.note(PolicyAdopted(1, 0, {"gamma": 0.5}, 289, 1))
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG"]
+    event_log.close()
+    events = [record["event"] for record in read_json_lines(tmp_path / "events.jsonl")]
+    assert events == ["hyperparameters_changed", "policy_adopted"]
 
 
 def test_a_file_that_cannot_be_written_loses_records_and_nothing_else(tmp_path, caplog):

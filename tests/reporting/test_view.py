@@ -17,6 +17,7 @@ TAGS = {
     "0_aux/avg_reward_max": 98765.4,
     "0_aux/avg_len": 432.0,
     "0_aux/master_process_memory_mb": 61.8,
+    "train/lr": 1e-3,
     "train/loss": 0.05,
     "train/policy_loss": -0.01041,
     "train/value_loss": 1.2345e-7,
@@ -97,6 +98,14 @@ def test_names_are_neither_markup_nor_emojis():
     history = ViewHistory("[bold]first[/bold] · old:Leaves: :leaves:")
     frame = as_text(render(history.state(state().snapshot, 0.0), 79, 23), 79, is_terminal=False)
     assert frame[0].startswith("[bold]first[/bold] · old:Leaves: :leaves: ─")
+
+
+def test_losses_that_the_newest_iteration_does_not_tell_are_dashes():
+    run = state()
+    told = {tag: value for tag, value in run.scalars[0].items() if tag != "train/loss" and "_loss" not in tag}
+    lines = as_text(render(run._replace(scalars=(told,)), 79, 23), 79, is_terminal=False)
+    _, row = next(pair for pair in itertools.pairwise(lines) if pair[0].startswith("losses"))
+    assert row.split()[:4] == ["policy", "0", "-", "-"]
 
 
 def test_a_frame_of_a_usual_terminal_tells_everything():

@@ -100,7 +100,8 @@ def test_a_run_that_python_code_began_in_a_package_goes_on_with_its_program(tmp_
     package = tmp_path / "site" / "appo"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for found, start in [("/usr/bin/appo-train", "appo-train"), (None, "python -m appo.train_appo")]:
+    beside, module = str(Path(sys.executable).with_name("appo-train")), "python -m appo.train_appo"
+    for found, start in [(beside, "appo-train"), ("/opt/other/bin/appo-train", module), (None, module)]:
         commands = {"python": sys.executable, "appo-train": found}
         monkeypatch.setattr(ending.shutil, "which", commands.get)
         lines = told(tmp_path, snapshot(1.0), program=str(package / "train_appo.py"))

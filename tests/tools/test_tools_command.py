@@ -92,6 +92,24 @@ def test_for_a_name_unlike_all_others_some_experiments_are_told(tmp_path, monkey
     assert "; there are first; name the folder" in capsys.readouterr().err
 
 
+def test_folders_that_others_keep_to_themselves_are_no_experiments(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_whole(tmp_path / "train_dir" / "first")
+    (tmp_path / "train_dir" / "private").mkdir()
+    usual = Path.is_file
+
+    def is_file(path):
+        if path.parent.name == "private":  # what a superuser, as in a container, is never told
+            raise PermissionError(13, "Permission denied", str(path))
+        return usual(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert main(["timing", "xyz"]) == 2
+    assert "; there are first; name the folder" in capsys.readouterr().err
+    assert main(["runs", "train_dir"]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out
+
+
 def test_version_and_completion_are_answered_in_one_line(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"appo {VERSION}\n"

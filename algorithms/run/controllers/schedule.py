@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from appo.algorithms.messages import Command, PolicyRestored, Report, SetHyperparameters, SetRewardShaping
 from appo.algorithms.population.schedule import ScheduleStep, values_at
@@ -12,7 +12,6 @@ from appo.algorithms.reporting.snapshot import RunSnapshot
 from appo.algorithms.run.controllers.context import Controller, ControllerContext
 from appo.algorithms.run.controllers.requests import ChangeRequests
 from appo.algorithms.run.population_files import schedule
-from appo.utils.options import to_text
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class Schedule(Controller):
             values = answer.command.values
             self._in_force |= values  # what is refused now will be so again
             if not answer.was_refused:
-                log.info("schedule: %s", ", ".join(f"{name}={to_text(value)}" for name, value in values.items()))
+                _tell(values)
 
     def due(self, snapshot: RunSnapshot) -> Sequence[Command]:
         """What is to be set now."""
@@ -51,6 +50,11 @@ class Schedule(Controller):
         if weights := shaping_values(changed):
             commands.append(SetRewardShaping(0, weights))
             self._in_force |= reward_weights(changed)
+            _tell(reward_weights(changed))
         if options := learning_values(changed):
             self._requests.ask(SetHyperparameters(0, options))
         return [*commands, *self._requests.due()]
+
+
+def _tell(values: Mapping[str, float]) -> None:
+    log.info("schedule: %s", ", ".join(f"{name}={value:.4g}" for name, value in values.items()))
