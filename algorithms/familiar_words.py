@@ -66,7 +66,7 @@ _SAVING = "here it is a time: --save_every_sec, with --keep_checkpoints and --sa
 _EVALUATION = "here it is --eval_every_sec=60 with --eval_episodes"
 _LAYERS = "here it is --mlp_layers=64,64, behind another encoder --encoder_extra_fc_layers"
 _FRAMESKIP = "here it is --env_frameskip, an option of Doom and Atari, and for any environment --wrap_action_repeat"
-_VIDEO = "here it is enjoy_appo.py --save_video, after or during training"
+_VIDEO = "here it is --eval_every_sec=60 --eval_video_every_sec=600, and afterwards enjoy_appo.py --save_video"
 _NO_SCHEDULE = "here it is --lr_schedule=constant"
 _ADVANTAGES = "here advantages are always normalised, see --advantage_noise: leave it out"
 _VALUE_CLIP = "here values are clipped by --ppo_clip_value; inf: not"
@@ -128,7 +128,7 @@ HINTS = {
     "heartbeat_reporting_interval": _SILENCE,
     "hf_entity": _HUB,
     "hf_repository": _HUB,
-    "horizon": _ROLLOUT,
+    "horizon": f"{_ROLLOUT}; a limit of episodes is --wrap_time_limit",
     "hyperparams": _FILE,
     "linear_decay": _SCHEDULE,
     "list_envs": "there is a table of them in docs/environments.md; any id of Gymnasium's will do, and my_file:MyEnv",

@@ -22,6 +22,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,6 +143,7 @@ def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
         return env
     import gymnasium
 
+    _register(env.family)
     spec = gymnasium.registry.get(env.name)
     if spec is None or spec.vector_entry_point is None:
         known = [name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None]
@@ -150,13 +152,16 @@ def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
             f"{option}=native: {env.name} has no vectorised form that Gymnasium knows by that name, as "
             f"{', '.join(known[:4])} have; nearest: {option}=serial"
         )
-    return env._replace(family=env.family._replace(make=_make_vectorised))
+    make = partial(_make_vectorised, env.family.registers)
+    return env._replace(family=env.family._replace(make=make))
 
 
-def _make_vectorised(name: str, options: Any, context: EnvContext) -> Any:
+def _make_vectorised(registers: str, name: str, options: Any, context: EnvContext) -> Any:
     import gymnasium
 
     del options  # of wrappers around a single one
+    if registers:  # in a process that may not have built a single one
+        importlib.import_module(registers)
     return gymnasium.make_vec(
         name, context.vector_size, vectorization_mode="vector_entry_point", **make_arguments(context)
     )
@@ -344,10 +349,14 @@ def _known_names() -> list[str]:
     registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
     families = [family for prefix in {*registered, *_families_here()} if (family := _load(prefix)) is not None]
     for family in families:
-        if family.registers:
-            with contextlib.suppress(ImportError):  # an extra that is not installed
-                importlib.import_module(family.registers)
+        _register(family)
     return [*known_ids(), *(name for family in families for name in family.names)]
+
+
+def _register(family: EnvFamily) -> None:
+    if family.registers:
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            importlib.import_module(family.registers)
 
 
 def _is_vector_env(env: Any) -> bool:

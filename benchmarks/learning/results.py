@@ -5,8 +5,8 @@
 
 Each run is `train_appo.py` with no option but environment, seed and budget. What was interrupted, by Ctrl+C or worse,
 goes on where it stopped when the same command is given again. When the budget is spent, `enjoy_appo.py` plays 100
-episodes with the last checkpoint; then scores and curve are added to `--out`, and the run is not made again. `--plot`
-trains nothing: it draws the curves of `--out`.
+episodes with the last checkpoint; then scores and curve are added to `--out` (`results.json` in `--train_dir`), and the
+run is not made again. `--plot` trains nothing: it draws the curves of `--out`, or those kept beside this program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EPISODES = 100
 EVAL_NUM_ENVS = 8
 MOST_POINTS = 150  # of a curve that is kept
 GAME_SCORE = "0_aux/avg_true_reward"  # of whole games, where an episode is a life
-COLUMNS = ("environment", "frames", "seeds", "return while learning", "return afterwards", "minutes", "starts")
+COLUMNS = ("task", "environment", "frames", "seeds", "return while learning", "return afterwards", "minutes", "starts")
 
 
 class KnownTask(NamedTuple):
@@ -178,6 +178,7 @@ def row(name: str, results: Sequence[Result]) -> list[str]:
     """The cells of one task."""
     minutes = statistics.median(result.seconds for result in results) / 60
     return [
+        name,
         KNOWN[name].env,
         f"{KNOWN[name].frames / 1e6:g}M",
         str(len(results)),
@@ -265,7 +266,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[Result]]:
     parser.add_argument("--tasks", default="all", help=f"comma separated, or all: {', '.join(KNOWN)}")
     parser.add_argument("--seeds", type=int, default=1, help="runs per task, seeds 1, 2, ...")
     parser.add_argument("--train_dir", type=Path, default=ROOT / "train_dir" / "results", help="where runs lie")
-    parser.add_argument("--out", type=Path, default=KEPT, help="JSON file of the runs that are complete")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file of the runs that are complete")
     parser.add_argument("--plot", type=Path, default=None, help="draw the curves into this file instead of training")
     chosen = parser.parse_args(argv)
     chosen.tasks = list(KNOWN) if chosen.tasks == "all" else chosen.tasks.split(",")
@@ -275,6 +276,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[Result]]:
         if chosen.seeds < 1:
             raise ValueError(f"--seeds={chosen.seeds}: at least 1")
         refuse_output(chosen.out)
+        if chosen.out is None:
+            chosen.out = chosen.train_dir / "results.json" if chosen.plot is None else KEPT
         return chosen, read(chosen.out)
     except ValueError as error:
         parser.error(str(error))

@@ -103,4 +103,5 @@ FAMILY = EnvFamily(
     defaults=defaults,
     names=(*(f"atari_{game}" for game in _BENCHMARK_GAMES), "ALE/Breakout-v5", "ALE/Pong-v5"),
     evaluation={"atari_episodic_life": False},  # a score is that of a whole game
+    registers="ale_py",
 )

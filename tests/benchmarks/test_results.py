@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "results.md"
 def words(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "KNOWN", {"identity": KnownTask("synthetic_identity", 6000)})
     monkeypatch.setattr(results, "EPISODES", 8)
-    return ["--tasks=identity", f"--train_dir={tmp_path / 'runs'}", f"--out={tmp_path / 'kept.json'}"]
+    return ["--tasks=identity", f"--train_dir={tmp_path / 'runs'}"]
 
 
 def test_a_run_goes_on_where_it_stopped_is_kept_drawn_and_not_made_again(words, tmp_path, capsys, monkeypatch):
@@ -27,13 +27,13 @@ def test_a_run_goes_on_where_it_stopped_is_kept_drawn_and_not_made_again(words, 
     command = [sys.executable, "train_appo.py", *begun, f"--train_dir={tmp_path / 'runs'}"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert main(words) == 0, capsys.readouterr().out
-    (kept,) = read(tmp_path / "kept.json")
+    (kept,) = read(tmp_path / "runs" / "results.json")
     assert (kept.task, kept.seed, kept.starts) == ("identity", 1, 2)
     assert 6000 <= kept.frames < 12_000 and kept.points[-1][0] <= kept.frames and kept.seconds > 0
     assert kept.last == pytest.approx(kept.points[-1][1], abs=1e-3) and 0.0 < kept.played <= 20.0
     monkeypatch.setattr(results, "train", lambda *_: pytest.fail("the run is there"))
     assert main(words) == 0
-    assert main([*words, f"--plot={tmp_path / 'curves.png'}"]) == 0
+    assert main([*words, f"--out={tmp_path / 'runs' / 'results.json'}", f"--plot={tmp_path / 'curves.png'}"]) == 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert " | ".join(row("identity", [kept])) in capsys.readouterr().out
 
@@ -42,7 +42,7 @@ def test_a_run_that_fails_is_told_of_and_not_kept(words, tmp_path, capsys, monke
     monkeypatch.setitem(results.KNOWN, "identity", KnownTask("synthetic_nonsense", 6000))
     assert main(words) == 1
     assert "identity, seed 1 failed with exit code 2: " in capsys.readouterr().out
-    assert not (tmp_path / "kept.json").exists()
+    assert not (tmp_path / "runs" / "results.json").exists()
 
 
 def test_only_the_episodes_afterwards_are_played_where_only_they_are_missing(words, tmp_path, monkeypatch):
@@ -52,7 +52,7 @@ def test_only_the_episodes_afterwards_are_played_where_only_they_are_missing(wor
     monkeypatch.setattr(results, "KNOWN", {"identity": KnownTask("synthetic_identity", 6000)})
     monkeypatch.setattr(results, "EPISODES", 8)
     assert main(words) == 0
-    (kept,) = read(tmp_path / "kept.json")
+    (kept,) = read(tmp_path / "runs" / "results.json")
     assert kept.starts == 1
 
 

@@ -64,7 +64,7 @@ def test_a_preset_without_a_goal_is_a_known_task_with_its_budget_and_what_the_ru
     assert (config.env.env, config.run.train_for_env_steps) == (task.env, task.frames) == (task.env, measured["frames"])
     assert set(content(name)) == {"env", "train_for_env_steps", MEASURED}, "what was measured had no other option"
     runs = [run for run in read(KEPT) if run.task == task_of(name)]
-    env, frames, seeds, learning, _, minutes, _ = row(task_of(name), runs)
+    _, env, frames, seeds, learning, _, minutes, _ = row(task_of(name), runs)
     assert f"{measured['score']:.4g}" == learning.partition(" ")[0]
     assert (str(measured["seeds"]), f"{measured['minutes']}") == (seeds, minutes)
     assert {measured["machine"]} == {run.machine for run in runs}

@@ -1,5 +1,11 @@
 """What --env_kwargs and the --wrap_ options do to an environment, through the way that a run takes."""
 
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
 import gymnasium
 import numpy as np
 import pytest
@@ -103,6 +109,24 @@ def test_arguments_and_wrappers_reach_vectorised_and_registered_environments():
     wrapped = resolve(["--env=CartPole-v1", "--env_backend=native", "--wrap_stack=2"]).config
     with pytest.raises(ConfigError, match="wrappers by option are for single environments"):
         resolved_env(wrapped).family.make("CartPole-v1", None, EnvContext(seed=1, vector_size=2))
+
+
+def test_the_vectorised_form_of_a_simulator_is_built_in_processes_that_have_not_imported_it():
+    words = ["--env=ALE/Pong-v5", "--env_backend=native"]
+    with pytest.raises(ConfigError, match="env_framestack=2 is for single environments"):
+        resolved_env(resolve([*words, "--env_framestack=2"]).config)
+    env = pickle.dumps(resolved_env(resolve(words).config)).hex()
+    code = f"""
+        import pickle, sys
+        from appo.envs.api import EnvContext
+        env = pickle.loads(bytes.fromhex("{env}"))
+        assert "ale_py" not in sys.modules
+        print(env.family.make(env.name, None, EnvContext(seed=1, vector_size=2)).num_envs)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout.strip() == "2", done.stderr
 
 
 @pytest.mark.parametrize(

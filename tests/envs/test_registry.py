@@ -93,7 +93,7 @@ def test_only_the_family_asked_for_is_imported_and_gymnasium_not_for_its_name():
                 resolve(name)
             except ValueError as error:
                 assert "did you mean" in str(error)
-        print([name for name in ("ale_py", "mujoco", "Box2D", "pettingzoo") if name in sys.modules])
+        print([name for name in ("mujoco", "Box2D", "pettingzoo") if name in sys.modules])
     """
     done = run_python(["-c", textwrap.dedent(code)])
     assert done.stdout.splitlines() == ["False", "[]"], done.stderr
