@@ -122,10 +122,24 @@ def resolve(
 def _resolved(layers: _Layers) -> ResolvedConfig:
     origins = layers.origins | dict.fromkeys(_settle(layers.values), CHOSEN)
     config = compose(layers.groups, layers.values)
+    _require_no_family_options(config, layers.typed)
     needs_fitting = not layers.resumed and _has_no_defaults(config.env.env)
     if not needs_fitting:
         config.check_combinations()
     return ResolvedConfig(config, origins, layers.typed, layers.resumed, needs_fitting, layers.changed)
+
+
+def _require_no_family_options(config: TrainConfig, typed: Sequence[str]) -> None:
+    """Refuse what a family does around single environments, where Gymnasium's vectorised form takes their place."""
+    if config.sampling.env_backend != "native" or ":" in config.env.env:  # a factory decides itself what it builds
+        return
+    for name in typed:
+        if name in vars(config.family):
+            raise ConfigError(
+                f"{name} is an option of environments that this program puts together, and --env_backend=native takes "
+                f"Gymnasium's vectorised form of {config.env.env}; leave it out, type an argument of that form "
+                "(--env_kwargs), or take --env_backend=serial"
+            )
 
 
 def fitted(resolved: ResolvedConfig, spec: EnvSpec, profile: EnvProfile) -> ResolvedConfig:

@@ -153,7 +153,7 @@ def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
             f"{', '.join(known[:4])} have; nearest: {option}=serial"
         )
     make = partial(_make_vectorised, env.family.registers)
-    return env._replace(family=env.family._replace(make=make))
+    return env._replace(family=env.family._replace(make=make, takes_kwargs=True))
 
 
 def _make_vectorised(registers: str, name: str, options: Any, context: EnvContext) -> Any:

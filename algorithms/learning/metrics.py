@@ -1,7 +1,7 @@
 """The `train/` statistics of an iteration.
 
 Everything is computed on the learner's device and fetched with a single wait. Means, spreads and losses describe the
-last minibatch; the extremes of the ratio cover all minibatches; lags and fractions the whole batch. Masked rows count
+last minibatch; the extremes of the ratio cover all minibatches; `batch_metrics` the whole batch. Masked rows count
 nowhere. Losses, means, spreads and extremes of nothing but masked rows, as after a policy has become another one, are
 NaN, which `to_floats` leaves out.
 

@@ -8,7 +8,7 @@ import math
 import resource
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from appo.algorithms.evaluation.config import VIDEOS
 from appo.algorithms.memory import layout
@@ -25,7 +25,7 @@ from appo.algorithms.workers.worker_handle import WorkerSpec
 from appo.envs.api import EnvSpec
 from appo.envs.option_wrappers import dressed
 from appo.envs.registry import ResolvedEnv, resolve, vectorised
-from appo.utils.options import ConfigError, to_text
+from appo.utils.options import ConfigError
 from appo.utils.processes import available_memory
 
 # Measured: 55 descriptors in a driver of six workers, of which each has queues, pipes and a doorbell.
@@ -187,26 +187,10 @@ def resolved_env(config: TrainConfig) -> ResolvedEnv:
     """The environment of a run, as --env and --env_backend say.
 
     Raises:
-        ConfigError: it has no such form, or options are set that this form does not have.
+        ConfigError: it has no such form.
     """
     env = resolve(config.env.env)
-    if config.sampling.env_backend == "native":
-        _require_no_family_options(env, config.family)
-        env = vectorised(env)
-    return dressed(env, config.env)
-
-
-def _require_no_family_options(env: ResolvedEnv, options: Any) -> None:
-    """Refuse options of wrappers around a single environment, which Gymnasium's vectorised one does without."""
-    if ":" in env.name:  # a factory decides itself what it builds
-        return
-    usual = vars(env.family.config()) | env.family.defaults(env.name)
-    for name, value in vars(options).items():
-        if value != usual[name]:
-            raise ConfigError(
-                f"{name}={to_text(value)} is for single environments, of which --env_backend=native has none; nearest: "
-                "--env_backend=serial, or arguments of the vectorised environment (--env_kwargs)"
-            )
+    return dressed(vectorised(env) if config.sampling.env_backend == "native" else env, config.env)
 
 
 def plan_of(

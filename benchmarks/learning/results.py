@@ -6,7 +6,8 @@
 Each run is `train_appo.py` with no option but environment, seed and budget. What was interrupted, by Ctrl+C or worse,
 goes on where it stopped when the same command is given again. When the budget is spent, `enjoy_appo.py` plays 100
 episodes with the last checkpoint; then scores and curve are added to `--out` (`results.json` in `--train_dir`), and the
-run is not made again. `--plot` trains nothing: it draws the curves of `--out`, or those kept beside this program.
+run is not made again. `--plot` trains nothing: it draws the curves of `--out`, or those of docs/results.md where that
+file is not there.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def main(argv: Sequence[str]) -> int:
         except (ValueError, OSError) as error:
             print(f"results: {error}", file=sys.stderr)
             return EXIT_REFUSED
-        tell(str(chosen.plot))
+        tell(f"{chosen.plot}, of {chosen.out}")
     show(COLUMNS, [row(name, runs) for name, runs in by_task.items() if runs])
     return int(not have_succeeded)
 
@@ -277,7 +278,9 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[Result]]:
             raise ValueError(f"--seeds={chosen.seeds}: at least 1")
         refuse_output(chosen.out)
         if chosen.out is None:
-            chosen.out = chosen.train_dir / "results.json" if chosen.plot is None else KEPT
+            chosen.out = chosen.train_dir / "results.json"
+            if chosen.plot is not None and not chosen.out.exists():
+                chosen.out = KEPT
         return chosen, read(chosen.out)
     except ValueError as error:
         parser.error(str(error))

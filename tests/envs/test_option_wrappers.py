@@ -112,21 +112,26 @@ def test_arguments_and_wrappers_reach_vectorised_and_registered_environments():
 
 
 def test_the_vectorised_form_of_a_simulator_is_built_in_processes_that_have_not_imported_it():
-    words = ["--env=ALE/Pong-v5", "--env_backend=native"]
-    with pytest.raises(ConfigError, match="env_framestack=2 is for single environments"):
-        resolved_env(resolve([*words, "--env_framestack=2"]).config)
+    words = ["--env=ALE/Pong-v5", "--env_backend=native", '--env_kwargs={"stack_num": 2}']
     env = pickle.dumps(resolved_env(resolve(words).config)).hex()
     code = f"""
         import pickle, sys
         from appo.envs.api import EnvContext
         env = pickle.loads(bytes.fromhex("{env}"))
         assert "ale_py" not in sys.modules
-        print(env.family.make(env.name, None, EnvContext(seed=1, vector_size=2)).num_envs)
+        print(env.family.make(env.name, None, EnvContext(seed=1, vector_size=3)).observation_space.shape)
     """
     words = [sys.executable, "-c", textwrap.dedent(code)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
-    assert done.stdout.strip() == "2", done.stderr
+    assert done.stdout.strip() == "(3, 2, 84, 84)", done.stderr
+
+
+def test_options_of_single_environments_are_refused_where_gymnasiums_vectorised_form_takes_their_place():
+    words = ["--env=ALE/Pong-v5", "--env_backend=native"]
+    for option in ("--env_framestack=4", "--atari_episodic_life=True"):  # also with the values that they have anyway
+        with pytest.raises(ConfigError, match=f"{option[2:].partition('=')[0]} is an option of environments that"):
+            resolve([*words, option])
 
 
 @pytest.mark.parametrize(
