@@ -137,13 +137,16 @@ def vectorised(env: ResolvedEnv, option: str = "--env_backend") -> ResolvedEnv:
         option: that asks for this form, for errors.
 
     Raises:
-        ConfigError: there is no such form.
+        ConfigError: there is no such form, or its package is not installed.
     """
     if ":" in env.name:
         return env
     import gymnasium
 
-    _register(env.family)
+    try:
+        _register(env.family)
+    except ImportError as error:
+        raise ConfigError(f"--env={env.name} needs {_missing_package(error) or error}") from error
     spec = gymnasium.registry.get(env.name)
     if spec is None or spec.vector_entry_point is None:
         known = [name for name, each in gymnasium.registry.items() if each.vector_entry_point is not None]
@@ -349,14 +352,14 @@ def _known_names() -> list[str]:
     registered = [name.removeprefix(f"{_FAMILIES}.") for name in sys.modules if name.startswith(f"{_FAMILIES}.")]
     families = [family for prefix in {*registered, *_families_here()} if (family := _load(prefix)) is not None]
     for family in families:
-        _register(family)
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            _register(family)
     return [*known_ids(), *(name for family in families for name in family.names)]
 
 
 def _register(family: EnvFamily) -> None:
     if family.registers:
-        with contextlib.suppress(ImportError):  # an extra that is not installed
-            importlib.import_module(family.registers)
+        importlib.import_module(family.registers)
 
 
 def _is_vector_env(env: Any) -> bool:

@@ -101,10 +101,8 @@ def _words(program: str, what: str, options: Sequence[str]) -> str:
     if path.suffix != ".py":
         start = [f"appo-{what}"]
     elif (path.parent / "__init__.py").exists():  # a module of the package, as `train()` of an installed one starts it
-        command = f"appo-{what}"
-        start = (
-            [command] if _is_found(Path(sys.executable).with_name(command)) else [_python(), "-m", f"appo.{what}_appo"]
-        )
+        is_found = _is_found(Path(sys.executable).with_name(f"appo-{what}"))
+        start = [f"appo-{what}"] if is_found else [_python(), "-m", f"appo.{what}_appo"]
     else:
         start = [_python(), str(path.with_name(f"{what}_appo.py"))]
     return shlex.join([*start, *options])

@@ -127,6 +127,12 @@ def test_the_vectorised_form_of_a_simulator_is_built_in_processes_that_have_not_
     assert done.stdout.strip() == "(3, 2, 84, 84)", done.stderr
 
 
+def test_a_vectorised_form_whose_package_is_missing_is_refused_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ConfigError, match=r"--env=ALE/Pong-v5 needs ale_py, .*pip install ale-py"):
+        resolved_env(resolve(["--env=ALE/Pong-v5", "--env_backend=native"]).config)
+
+
 def test_options_of_single_environments_are_refused_where_gymnasiums_vectorised_form_takes_their_place():
     words = ["--env=ALE/Pong-v5", "--env_backend=native"]
     for option in ("--env_framestack=4", "--atari_episodic_life=True"):  # also with the values that they have anyway
