@@ -64,12 +64,16 @@ def test_processes_that_share_a_core_wait_for_it():
 
 def test_looking_takes_less_than_a_thousandth_of_the_time():
     machine = Machine()
-    machine.look()
-    spent = time.thread_time()
-    for _ in range(20):
-        machine.look()
-    each_s = (time.thread_time() - spent) / 20
-    machine.list_again()
-    spent = time.thread_time()
-    machine.look()
-    assert each_s / LOOK_EVERY_S + (time.thread_time() - spent) / LIST_EVERY_S < 1e-3
+
+    def seconds(listing: bool) -> float:
+        """The least of a few looks: a collection of the garbage of all tests before this one may fall into one."""
+        spent = []
+        for _ in range(10):
+            if listing:
+                machine.list_again()
+            before = time.thread_time()
+            machine.look()
+            spent.append(time.thread_time() - before)
+        return min(spent)
+
+    assert seconds(listing=False) / LOOK_EVERY_S + seconds(listing=True) / LIST_EVERY_S < 1e-3

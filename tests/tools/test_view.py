@@ -263,7 +263,10 @@ def test_folders_without_a_run_are_refused_in_one_line(experiment, tmp_path, cap
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "status.json").write_text("[]")
     for folder, part in (
-        (tmp_path / "none", "none/status.json cannot be read (No such file or directory); name the folder"),
+        (
+            tmp_path / "none",
+            "none/status.json cannot be read (No such file or directory); there are bad, first; name the folder",
+        ),
         (tmp_path / "none", "a run makes it once its checks are through"),
         (tmp_path, "holds bad, first"),
         (tmp_path / "bad", "is not what a run writes"),
