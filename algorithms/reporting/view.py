@@ -184,13 +184,13 @@ def _memory(state: ViewState, width: int) -> list[Text]:
     tags = {"driver": "0_aux/master_process_memory_mb"}
     tags |= {found[1]: tag for tag in shared if (found := re.fullmatch(r"stats/(\w+)_memory_mb", tag))}
     words = [Text(f"{kind} {shared[tag]:.0f} MB") for kind, tag in tags.items() if tag in shared]
-    return [_row("memory", words, width, "dim")] if words else []
+    return _rows("memory", words, width, "dim")
 
 
 def _faults(state: ViewState, width: int) -> list[Text]:
     found = {name: count for name, count in state.snapshot.faults.items() if count}
     words = [Text(f"{name.replace('_', ' ')} {count}", style="yellow") for name, count in found.items()]
-    return [_row("faults", words, width, "yellow")] if words else []
+    return _rows("faults", words, width, "yellow")
 
 
 _PANELS: Mapping[str, Callable[[ViewState, int], list[Text]]] = {
@@ -262,6 +262,18 @@ def _head(title: str, heads: list[Text], width: int) -> Text:
 
 def _row(label: str, words: list[Text], width: int, style: str = "") -> Text:
     return _line([Text(label.ljust(_LABEL_WIDTH - _GAP), style=style), *words], width)
+
+
+def _rows(label: str, words: Sequence[Text], width: int, style: str) -> list[Text]:
+    """All words, in as many lines as they need; none where there are no words."""
+    lines: list[Text] = []
+    here: list[Text] = []
+    for word in words:
+        if here and sum(each.cell_len + _GAP for each in here) + word.cell_len > width - _LABEL_WIDTH:
+            lines.append(_row("" if lines else label, here, width, style))
+            here = []
+        here.append(word)
+    return [*lines, _row("" if lines else label, here, width, style)] if here else []
 
 
 def _line(words: list[Text], width: int) -> Text:

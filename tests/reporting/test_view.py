@@ -162,6 +162,20 @@ def test_what_limits_the_speed_is_told_in_as_many_lines_as_it_needs_once_it_is_k
     assert "limit" not in "\n".join(shown(79, 23, limit=None))
 
 
+def test_memory_of_every_process_and_every_fault_are_told_however_narrow_the_room_is():
+    run = state()
+    shares = {**run.scalars[0], "stats/policy_memory_mb": 274.0, "stats/learner_memory_mb": 381.0}
+    faults = {"restarts": 2, "env_crashes": 31, "nan_batches": 4}
+    run = run._replace(scalars=(shares,), snapshot=run.snapshot._replace(faults=faults))
+    for width in (25, 40, 60, 120):
+        text = "  ".join(line.strip() for line in as_text(render(run, width, 60), width, is_terminal=False))
+        for told in ("driver 62 MB", "learner 381 MB", "restarts 2", "env crashes 31", "nan batches 4"):
+            assert told in text, width
+    wrapped = as_text(render(run, 60, 60), 60, is_terminal=False)
+    place = next(number for number, line in enumerate(wrapped) if line.startswith("memory "))
+    assert wrapped[place + 1] == "          learner 381 MB"
+
+
 def test_faults_are_shown_only_where_there_were_some_and_silence_takes_the_place_of_the_state():
     assert "faults" not in "\n".join(shown(79, 23, faults=0))
     first = shown(79, 23, silent_s=42.4)[0]
