@@ -91,10 +91,13 @@ def end_with_caller() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that they can be found and reaped."""
+def adopt_orphans(adopts: bool = True) -> None:
+    """Become the parent of descendants whose own parent ends, so that they can be found and reaped; or do so no more.
+
+    Whoever adopts must reap: what has ended otherwise stays in the table of processes until this process ends.
+    """
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 def join_group(group: int) -> None:

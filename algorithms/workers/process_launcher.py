@@ -303,6 +303,7 @@ class ProcessLauncher:
             del os.environ[processes.MARK_VARIABLE]
         guardian.kill_run(self.process_group, self.mark)  # what is left where the guardian could not
         guardian_process.wait()
+        processes.adopt_orphans(False)  # nobody reaps from here on
         processes.reap_orphans(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
         if self._clear_up:  # the guardian has started it as well, unless it was killed itself

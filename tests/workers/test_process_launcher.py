@@ -83,6 +83,34 @@ def test_the_end_leaves_no_process_not_even_one_that_left_the_group(make_driver)
     assert driver.poll() is None
 
 
+ADOPTS = """
+import os, subprocess, sys
+from appo.algorithms.workers.process_launcher import ProcessLauncher
+
+def adopts():
+    parent = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL).pid)"
+    orphan = int(subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True).stdout)
+    with open(f"/proc/{orphan}/stat") as file:
+        is_ours = int(file.read().rpartition(")")[2].split()[1]) == os.getpid()
+    os.kill(orphan, 9)
+    if is_ours:
+        os.waitpid(orphan, 0)
+    return is_ours
+
+before = adopts()
+launcher = ProcessLauncher(sys.path)
+during = adopts()
+launcher.kill_everything()
+print(before, during, adopts())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+def test_a_process_that_has_ended_its_run_adopts_no_orphans_any_more():
+    done = subprocess.run([sys.executable, "-c", ADOPTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "True", "False"], done.stderr
+
+
 def run_once(launcher, name, *arguments, timeout_s=PATIENCE_S, is_cancelled=lambda: False):
     limit = TimeLimit(timeout_s, "--some_timeout")
     return launcher.run_once(getattr(worker_processes, name), arguments, limit, is_cancelled)
