@@ -27,6 +27,7 @@ from appo.utils import guardian
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 # A real-time signal: no other program sends or catches it, and a process without a handler ends by it.
 _PARENT_ENDED = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else 0
@@ -91,13 +92,20 @@ def end_with_caller() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def adopt_orphans(adopts: bool = True) -> None:
-    """Become the parent of descendants whose own parent ends, so that they can be found and reaped; or do so no more.
+def adopt_orphans(*, is_on: bool = True) -> bool:
+    """Become the parent of descendants whose own parent ends, so that they can be found and reaped; or cease to.
 
-    Whoever adopts must reap: what has ended otherwise stays in the table of processes until this process ends.
+    Whoever adopts must reap: otherwise, what has ended stays in the table of processes until this process ends.
+
+    Returns:
+        Whether this process did so before; False where the system lets none adopt.
     """
-    if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+    if sys.platform != "linux":
+        return False
+    before = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(is_on))
+    return bool(before.value)
 
 
 def join_group(group: int) -> None:
@@ -305,6 +313,16 @@ def reap_orphans(known: set[int]) -> None:
             _reap(child.pid)
 
 
+def wait_for_orphans(command: list[str], limit_s: float) -> None:
+    """Wait so long at most until no child of this process with that command line is alive."""
+    same = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if child.cmdline() == command:
+                same.append(child)
+    psutil.wait_procs(same, limit_s)
+
+
 def kill_orphans(known: set[int], mark: str) -> list[int]:
     """Kill the children of this process that bear a mark, with all below them; the pids killed.
 
@@ -427,5 +445,5 @@ def _reap(pid: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

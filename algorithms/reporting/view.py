@@ -2,8 +2,8 @@
 
 The frame is made of panels, one below the other: the run itself with progress and speed, and tables of returns, losses,
 time of the processes, what limits the speed, memory and faults. Where the room is too low, panels are left out in the
-order of `DROPPED_FIRST`, that of returns row by row; where it is too narrow, columns and words at the right. A number
-is shown whole or not at all.
+order of `DROPPED_FIRST`, that of returns row by row; where it is too narrow, columns and stages of the time at the
+right, while the limit, memory and faults go on in the next line. A number is shown whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from appo.algorithms.reporting.snapshot import PolicySnapshot
 from appo.algorithms.reporting.view_state import RETURN, ViewState
 from appo.algorithms.reporting.wording import EARLIER, in_digits, in_short, time_left
 
+_LISTS = ("memory", "faults")  # each line of them tells something without the others
 DROPPED_FIRST = ("memory", "limit", "time", "losses", "return", "faults")
 LEAST_HEIGHT = 3  # of the panel that is always there
 _BARS = "▁▂▃▄▅▆▇█"
@@ -54,9 +55,9 @@ def frame_lines(state: ViewState, width: int, height: int) -> list[Text]:
     panels = {name: panel(state, width) for name, panel in _PANELS.items()}
     panels = {name: lines for name, lines in panels.items() if lines}
     for name in DROPPED_FIRST:
-        over = sum(map(len, panels.values())) - height
-        if over > 0 and name in panels:
-            panels[name] = _shortened(panels[name], over, width) if name == "return" else []
+        if name == "return":  # of the faults only the first line is worth more than the returns
+            _cut(panels, "faults", width, height, least=1)
+        _cut(panels, name, width, height)
     panels = {name: lines for name, lines in panels.items() if lines}
     needed = sum(map(len, panels.values()))
     # A line between panels only where that costs none of them.
@@ -245,6 +246,17 @@ def _table(
     return lines
 
 
+def _cut(panels: dict[str, list[Text]], name: str, width: int, height: int, least: int = 0) -> None:
+    """Take lines of a panel away where all are more than `height`, all of them where some alone tell nothing."""
+    lines, over = panels.get(name, []), sum(map(len, panels.values())) - height
+    if not lines or over <= 0:
+        return
+    if name == "return":
+        panels[name] = _shortened(lines, over, width)
+    else:
+        panels[name] = lines[: max(least, len(lines) - over)] if name in _LISTS else []
+
+
 def _shortened(table: list[Text], over: int, width: int) -> list[Text]:
     """A table without so many of its lines, which a last line tells of; none if there is no room for a row and that."""
     kept = len(table) - over - 1
@@ -265,7 +277,8 @@ def _row(label: str, words: list[Text], width: int, style: str = "") -> Text:
 
 
 def _rows(label: str, words: Sequence[Text], width: int, style: str) -> list[Text]:
-    """All words, in as many lines as they need; none where there are no words."""
+    """The words, in as many lines as they need, but for those that no line has room for; none without words."""
+    words = [word for word in words if word.cell_len <= width - _LABEL_WIDTH]
     lines: list[Text] = []
     here: list[Text] = []
     for word in words:

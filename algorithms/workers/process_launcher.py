@@ -88,7 +88,7 @@ class ProcessLauncher:
         """What tells this run's processes from all others, see `guardian`."""
         this_process: Any = multiprocessing.current_process()
         this_process._config["tempdir"] = self._sockets
-        processes.adopt_orphans()
+        self._adopted_before = processes.adopt_orphans()
         processes.allow_many_descriptors()
         allow_large_files()
         self.context = multiprocessing.get_context("forkserver")
@@ -303,13 +303,14 @@ class ProcessLauncher:
             del os.environ[processes.MARK_VARIABLE]
         guardian.kill_run(self.process_group, self.mark)  # what is left where the guardian could not
         guardian_process.wait()
-        processes.adopt_orphans(False)  # nobody reaps from here on
-        processes.reap_orphans(self.pids)
         shutil.rmtree(self._sockets, ignore_errors=True)  # where the guardian was killed itself
         if self._clear_up:  # the guardian has started it as well, unless it was killed itself
             command = [sys.executable, "-I", "-S", self._clear_up, str(self.process_group)]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)
+            processes.wait_for_orphans(command, CLEAR_UP_S)
+        processes.adopt_orphans(is_on=self._adopted_before)
+        processes.reap_orphans(self.pids)
 
 
 def _socket_folder() -> str:

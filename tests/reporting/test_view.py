@@ -162,18 +162,35 @@ def test_what_limits_the_speed_is_told_in_as_many_lines_as_it_needs_once_it_is_k
     assert "limit" not in "\n".join(shown(79, 23, limit=None))
 
 
-def test_memory_of_every_process_and_every_fault_are_told_however_narrow_the_room_is():
+ALL_FAULTS = ("restarts", "quarantined_actors", "env_crashes", "env_bad_data", "skipped_steps", "rollbacks")
+
+
+def test_memory_of_every_process_and_every_fault_go_on_in_the_next_line():
     run = state()
     shares = {**run.scalars[0], "stats/policy_memory_mb": 274.0, "stats/learner_memory_mb": 381.0}
-    faults = {"restarts": 2, "env_crashes": 31, "nan_batches": 4}
+    faults = {name: 10 + number for number, name in enumerate(ALL_FAULTS)}
     run = run._replace(scalars=(shares,), snapshot=run.snapshot._replace(faults=faults))
-    for width in (25, 40, 60, 120):
+    for width in (31, 40, 60, 120):
         text = "  ".join(line.strip() for line in as_text(render(run, width, 60), width, is_terminal=False))
-        for told in ("driver 62 MB", "learner 381 MB", "restarts 2", "env crashes 31", "nan batches 4"):
+        for told in ("driver 62 MB", "learner 381 MB", "quarantined actors 11", "rollbacks 15"):
             assert told in text, width
-    wrapped = as_text(render(run, 60, 60), 60, is_terminal=False)
-    place = next(number for number, line in enumerate(wrapped) if line.startswith("memory "))
-    assert wrapped[place + 1] == "          learner 381 MB"
+
+    def lines(name, width, height=60):
+        shown = as_text(render(run, width, height), width, is_terminal=False)
+        place = next((number for number, line in enumerate(shown) if line.startswith(f"{name} ")), len(shown))
+        return shown[place : place + 1] + list(itertools.takewhile(lambda line: line[:1] == " ", shown[place + 1 :]))
+
+    memory = "memory    driver 62 MB  actor 40 MB  policy 274 MB  learner 381 MB"
+    assert lines("memory", len(memory)) == [memory]
+    assert lines("memory", len(memory) - 1) == [memory[:-16], f"{'':10}learner 381 MB"]
+    assert lines("memory", 24) == [
+        "memory    driver 62 MB",
+        *(f"{'':10}{word}" for word in ("actor 40 MB", "policy 274 MB", "learner 381 MB")),
+    ]
+    for width in range(24):  # what has no room is left out, and no line is left blank for it
+        assert all(line[10:].strip() for name in ("memory", "faults") for line in lines(name, width))
+    text = "\n".join(as_text(render(run, 39, 7), 39, is_terminal=False))
+    assert "151.4" in text and "restarts 10" in text and "rollbacks" not in text
 
 
 def test_faults_are_shown_only_where_there_were_some_and_silence_takes_the_place_of_the_state():

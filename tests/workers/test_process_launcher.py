@@ -85,7 +85,9 @@ def test_the_end_leaves_no_process_not_even_one_that_left_the_group(make_driver)
 
 ADOPTS = """
 import os, subprocess, sys
+import psutil
 from appo.algorithms.workers.process_launcher import ProcessLauncher
+from appo.utils import processes
 
 def adopts():
     parent = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL).pid)"
@@ -97,18 +99,28 @@ def adopts():
         os.waitpid(orphan, 0)
     return is_ours
 
+if sys.argv[1] == "as before":
+    processes.adopt_orphans()
 before = adopts()
 launcher = ProcessLauncher(sys.path)
+launcher.clear_up_with(sys.argv[2])
 during = adopts()
 launcher.kill_everything()
-print(before, during, adopts())
+print(before, during, adopts(), len(psutil.Process().children()))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
-def test_a_process_that_has_ended_its_run_adopts_no_orphans_any_more():
-    done = subprocess.run([sys.executable, "-c", ADOPTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["False", "True", "False"], done.stderr
+@pytest.mark.parametrize(("how", "told"), [("not before", "False True False 0"), ("as before", "True True True 0")])
+def test_a_process_whose_run_has_ended_adopts_as_before_and_has_no_children(tmp_path, how, told):
+    clear_up = tmp_path / "clear_up.py"
+    # The guardian starts it first, and that one ends last.
+    clear_up.write_text(
+        "import os, time\ntry:\n    os.mkdir(__file__ + '.first')\n    time.sleep(1)\nexcept OSError:\n    pass\n"
+    )
+    command = [sys.executable, "-c", ADOPTS, how, str(clear_up)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == told, done.stderr
 
 
 def run_once(launcher, name, *arguments, timeout_s=PATIENCE_S, is_cancelled=lambda: False):
