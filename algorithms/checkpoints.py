@@ -239,7 +239,7 @@ def why_no_best(folder: Path) -> str:
     """Why a policy's best checkpoint cannot be taken, in words."""
     if list_checkpoints(folder, "best"):
         return f"{folder} has no best checkpoint that can be read"
-    return f"{folder} has no best checkpoint yet: one is kept from --save_best_after frames on"
+    return f"{folder} has no best checkpoint yet: one is kept from --save_best_after frames and --stats_avg episodes on"
 
 
 def best_metric(folder: Path, metric_name: str, up_to: Checkpoint, why_unusable: Callable[[Checkpoint], str]) -> float:

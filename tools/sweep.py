@@ -28,6 +28,7 @@ from appo.tools.arguments import (
     Refused,
     as_program,
 )
+from appo.tools.experiments import place_of
 from appo.tools.sweep_cluster import Cluster, unfinished_job
 from appo.tools.sweep_launcher import Launcher, Settings
 from appo.tools.sweep_plan import Plan, read_plan
@@ -70,7 +71,7 @@ def main(argv: Sequence[str], program: Sequence[str] | None = None) -> int:
     try:
         asked = _asked(argv)
         if asked.status is not None:
-            show_status(Path(asked.status))
+            show_status(place_of(asked.status))
             return EXIT_OK
         plan = read_plan(Path(asked.plan))
         return Launcher(plan, _settings(asked, argv, plan, program or _trainer()), stop).run()
@@ -121,9 +122,14 @@ def _settings(asked: argparse.Namespace, argv: Sequence[str], plan: Plan, progra
         retries=plan.retries if asked.retries is None else asked.retries,
         retry_failed=asked.retry_failed,
         program=tuple(program),
-        again=f"python -m appo.tools.sweep {shlex.join(argv)}",
+        again=f"{typed_as()} {shlex.join(argv)}",
         cluster=cluster,
     )
+
+
+def typed_as() -> str:
+    """How this command was started, as it can be typed again."""
+    return "appo-tools sweep" if Path(sys.argv[0]).name == "appo-tools" else "python -m appo.tools.sweep"
 
 
 def _trainer() -> list[str]:

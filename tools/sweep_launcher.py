@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import re
 import signal
 import subprocess
 import time
@@ -46,6 +47,7 @@ from appo.tools.sweep_state import (
     results_of,
     write_sweep,
 )
+from appo.utils.cli import COMMAND_LINE
 from appo.utils.files import DiskFaults
 from appo.utils.options import ConfigError
 from appo.utils.processes import describe_exit
@@ -133,7 +135,8 @@ class Launcher:
         self._save()
         with self._screen:
             trials = len(self._trials) if self._plan.search is None else self._plan.search.trials
-            self._screen.tell(f"{self.folder}: {trials} trials, {len(self._settings.slots)} at a time")
+            words = f"{trials} trial{'' if trials == 1 else 's'}"
+            self._screen.tell(f"{self.folder}: {words}, {len(self._settings.slots)} at a time")
             if self._search_warning:
                 self._screen.tell(self._search_warning)
             while self._stop.received is None:
@@ -219,7 +222,9 @@ class Launcher:
             self._accepted.append(options)
             return is_changed
         except ConfigError as error:
-            raise ConfigError(f"{trial.name}: {error}") from error
+            # Nobody has typed its words on a command line.
+            told = re.sub(f"^{COMMAND_LINE} sets ", "the trial sets ", str(error))
+            raise ConfigError(f"{trial.name}: {told}") from error
 
     def _words(self, trial: Trial, slot: processes.Slot | None = None) -> list[str]:
         words = [f"--train_dir={self._settings.train_dir}", f"--experiments_root={self._plan.name}"]

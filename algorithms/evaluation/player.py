@@ -291,7 +291,10 @@ def _open_window(job: EvaluationJob, cleanup: contextlib.ExitStack) -> Window | 
         window = Window(job.env.name)
     except NoWindowError as error:
         if not job.options.save_video:  # else nothing is missed
-            log.warning("no window: %s. Type --save_video to record a video, or --no_render to score only", error)
+            log.warning(
+                "no window: %s. Type --no_render to score only, or --save_video where the environment draws itself",
+                error,
+            )
         return None
     cleanup.callback(window.close)
     return window

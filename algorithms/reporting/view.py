@@ -139,12 +139,13 @@ def _returns(state: ViewState, width: int) -> list[Text]:
     def tags(name: str) -> tuple[str, ...]:
         return tuple(in_digits(scalars.get(name)) for scalars in state.scalars)
 
-    def mean(policy: PolicySnapshot) -> str:
-        is_earlier = policy.avg_reward is not None and not policy.has_new_episodes
-        return in_digits(policy.avg_reward) + (EARLIER if is_earlier else "")
+    def mean(policy: PolicySnapshot, scalars: Mapping[str, float]) -> str:
+        value = scalars.get(RETURN, policy.avg_reward)  # of the same moment as the others, where there is a point
+        is_earlier = value is not None and not policy.has_new_episodes
+        return in_digits(value) + (EARLIER if is_earlier else "")
 
     columns = [
-        Column("mean", tuple(mean(policy) for policy in policies), "bold"),
+        Column("mean", tuple(map(mean, policies, state.scalars)), "bold"),
         Column("min", tags(f"{RETURN}_min")),
         Column("max", tags(f"{RETURN}_max")),
         Column("length", tags("0_aux/avg_len")),

@@ -62,6 +62,7 @@ class Experiment:
         self._config = ""
         self._num_policies = 0
         self.moved_to: Path | None = None  # where --restart_behavior=restart has put what lay here
+        self.was_emptied = False  # --restart_behavior=overwrite has deleted what lay here
         self._disk_faults = DiskFaults()
         self._next_maintenance = 0.0
 
@@ -82,12 +83,14 @@ class Experiment:
         try:
             lock, moved_to = folder_lock.take(folder), None
             try:
-                if run.restart_behavior == "restart" and _holds_anything(folder):
+                held_before = _holds_anything(folder)
+                if run.restart_behavior == "restart" and held_before:
                     lock, moved_to = _move_aside(folder, lock)
                 elif run.restart_behavior == "overwrite":
                     _empty(folder)
                 experiment = cls(folder, lock)
                 experiment.moved_to = moved_to
+                experiment.was_emptied = held_before and run.restart_behavior == "overwrite"
                 experiment._record_start(resolved, argv)
             except BaseException:
                 with contextlib.suppress(OSError):  # already closed where the folder had been moved

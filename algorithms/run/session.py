@@ -145,6 +145,8 @@ def _train(resolved: ResolvedConfig, argv: Sequence[str], launcher: ProcessLaunc
         log_to_terminal_and_file(experiment.log_file("driver"))
         if experiment.moved_to is not None:
             log.info("what lay in %s is in %s now", experiment.folder, experiment.moved_to)
+        if experiment.was_emptied:
+            log.info("what lay in %s is deleted", experiment.folder)
         for warning in checked.warnings:
             log.warning("%s", warning)
         if warning := resources.too_small_budget(config, spec, spent.env_frames):

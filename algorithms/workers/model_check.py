@@ -60,7 +60,7 @@ def check_model(job: ModelJob) -> Spent:
             _learner(model, job, job.learning)
         leaves, rng = observed(job.spec, job.model.critic_sees_time), np.random.default_rng(0)
         observations = _observations(leaves, _ROWS, rng)
-        with _explained("unrolled over time"), torch.no_grad():
+        with _explained("applied to observations"), torch.no_grad():
             state = torch.zeros(_ROWS, model.state_size)
             is_first = torch.zeros(_STEPS, _ROWS, dtype=torch.uint8)
             model.unroll({name: torch.stack([value] * _STEPS) for name, value in observations.items()}, state, is_first)

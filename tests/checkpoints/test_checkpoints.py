@@ -185,7 +185,10 @@ def test_without_a_best_checkpoint_the_newest_is_taken_with_a_warning(tmp_path):
     save(tmp_path, "latest", 4, 4, payload())
     found = read_newest(tmp_path, "best")
     assert found.train_step == 4
-    assert "has no best checkpoint yet: one is kept from --save_best_after frames on; " in found.warnings[0]
+    assert (
+        "has no best checkpoint yet: one is kept from --save_best_after frames and --stats_avg episodes on; "
+        in found.warnings[0]
+    )
     save(tmp_path, "best", 3, 3, payload(), metric=1.0)
     found = read_newest(tmp_path, "best")
     assert (found.train_step, found.warnings) == (3, [])

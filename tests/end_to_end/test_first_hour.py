@@ -109,6 +109,9 @@ def test_a_run_ends_at_its_goal_and_tells_a_class_of_the_user(start, tmp_path):
     assert anew.end() == 0, anew.output
     [moved] = [path for path in run.folder.parent.iterdir() if path.name.startswith(f"{run.folder.name}.")]
     assert f"what lay in {run.folder} is in {moved} now" in anew.output
+    overwritten = start(*SMALL, "--restart_behavior=overwrite", "--train_for_env_steps=300")
+    assert overwritten.end() == 0, overwritten.output
+    assert f"what lay in {run.folder} is deleted" in overwritten.output
 
 
 def test_a_callback_that_cannot_be_imported_is_refused_before_anything_is_written(start):

@@ -131,6 +131,16 @@ def test_the_best_policy_is_saved_when_it_became_better(clock):
     assert case.scheduler.best == [6.0]
 
 
+def test_a_start_that_ends_before_the_next_look_leaves_its_best_policy_as_well(clock):
+    case = Case(clock, save_every_sec=1e9)
+    case.play(1.0, 2.0, 3.0)
+    case.save_all("latest")
+    assert [command.kind for _, command in case.sent] == ["best", "latest"]
+    case.answer()
+    case.save_all("latest")  # the same is not better
+    assert [command.kind for _, command in case.sent] == ["latest"]
+
+
 def test_there_is_no_best_before_enough_frames(clock):
     case = Case(clock, save_every_sec=1e9)
     case.play(1.0, 2.0, 3.0, frames=999)

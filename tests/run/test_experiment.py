@@ -104,6 +104,10 @@ def test_restart_moves_the_old_folder_aside_each_time(tmp_path):
     assert not list((tmp_path / "first").glob("mark*"))
 
 
+def test_overwrite_of_nothing_deletes_nothing(tmp_path):
+    assert not open_and_close(tmp_path, "--restart_behavior=overwrite").was_emptied
+
+
 def test_restart_of_nothing_makes_nothing_to_move(tmp_path):
     assert open_and_close(tmp_path, "--restart_behavior=restart").moved_to is None
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
@@ -117,7 +121,8 @@ def test_overwrite_deletes_the_old_experiment_only(tmp_path):
     (folder / "link").symlink_to(outside)
     (folder / "checkpoint_p0" / "old").touch()
     (folder / "notes.txt").touch()
-    assert open_and_close(tmp_path, "--restart_behavior=overwrite").starts == 0
+    again = open_and_close(tmp_path, "--restart_behavior=overwrite")
+    assert again.starts == 0 and again.was_emptied
     assert not (folder / "checkpoint_p0" / "old").exists()
     assert not (folder / "notes.txt").exists()
     assert (outside / "precious").exists()

@@ -231,6 +231,7 @@ def test_only_a_text_ends_the_run():
     ("name", "reason"),
     [
         ("my_callback_file", "a module and a class are needed"),
+        ("my_callback_file.py:Hears", "without .py, for example --callback=my_callback_file:Hears$"),
         ("my_callback_file:Nobody", "my_callback_file has no Nobody; it has Counts, Exits, Hears, Measures, Raises$"),
         ("my_callback_file:Hear", r"has no Hear; did you mean my_callback_file:Hears\?"),
         ("nowhere_to_be_found:X", "No module named"),

@@ -1,5 +1,6 @@
 """Sweeps from their start to their end: most with a program that stands in for the trainer, the slow one with that."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from appo.tools import sweep_launcher
 from appo.tools import sweep_processes as processes
-from appo.tools.sweep import main
+from appo.tools.sweep import main, typed_as
 from appo.tools.sweep_processes import slots_of
 from appo.utils.options import ConfigError
 from tests.reporting.terminal_emulator import PseudoTerminal
@@ -261,6 +262,7 @@ def test_a_sweep_that_has_begun_goes_on_although_somebody_trained_in_its_folder(
         (BASE + 'exp_name = "test"\n', [], "cannot set exp_name"),
         (BASE + "train_for_seconds = 2026-01-01\n", [], "[base] train_for_seconds"),
         (BASE + "[grid]\ngamma = [0.9, 2.0]\n", [], "gamma=2.0"),
+        (BASE + "learnig_rate = 1\n", [], "trial: the trial sets unknown option 'learnig_rate'"),
         (BASE, ["--parallel=1000"], "cores"),
         (BASE, ["--parallel=0"], "at least 1"),
         (BASE, ["--paralel"], "--help"),
@@ -289,6 +291,9 @@ def test_status_shows_a_sweep_and_that_what_ran_does_not_run_any_more(launch, tm
     wait_for(lambda: states(sweep)["trial"] == "running" and starts(sweep / "trial"))
     assert main(["--status", str(sweep)]) == 0
     assert "running" in capsys.readouterr().out
+    with contextlib.chdir(tmp_path):  # a name below ./train_dir
+        assert main(["--status", "plan"]) == 0
+    assert "running" in capsys.readouterr().out
     running.process.kill()
     os.kill(starts(sweep / "trial")[0]["pid"], signal.SIGKILL)
     wait_for(lambda: main(["--status", str(sweep)]) == 0 and "1 waiting" in capsys.readouterr().out)
@@ -306,6 +311,15 @@ def test_status_shows_that_a_trial_has_reached_its_goal_after_its_launcher_was_k
     wait_for(lambda: main(["--status", str(sweep)]) == 0 and "1 running" not in capsys.readouterr().out)
     assert main(["--status", str(sweep)]) == 0
     assert "1 done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("/opt/bin/appo-tools", "appo-tools sweep"), ("/src/appo/tools/sweep.py", "python -m appo.tools.sweep")],
+)
+def test_a_sweep_goes_on_with_the_command_that_was_typed(monkeypatch, program, told):
+    monkeypatch.setattr(sys, "argv", [program])
+    assert typed_as() == told
 
 
 def test_a_sweep_loads_no_plots():

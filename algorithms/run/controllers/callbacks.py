@@ -20,6 +20,7 @@ import logging
 import math
 import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from appo.algorithms.messages import Command, Report
@@ -53,6 +54,8 @@ def load_callback(name: str) -> type[Any]:
         raise ConfigError(
             f"callback={name!r}: a module and a class are needed, for example --callback=my_file:MyCallback"
         )
+    if module.endswith(".py"):
+        raise ConfigError(f"callback={name!r}: without .py, for example --callback={Path(module).stem}:{attribute}")
     try:
         imported = import_own(module)
     except FAILURES as error:  # a module of the user's own raises whatever it likes

@@ -112,8 +112,9 @@ class CheckpointScheduler(Controller):
         return commands
 
     def ask_for_all(self, kind: str) -> None:
-        """Let `due` ask for a checkpoint of every policy."""
+        """Let `due` ask for a checkpoint of every policy, and for best ones as well: the next look may not come."""
         for policy in range(len(self.best)):
+            self._maybe_ask_for_best(policy)
             self._ask(policy, kind)
 
     @property
