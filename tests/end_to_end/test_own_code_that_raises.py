@@ -131,7 +131,7 @@ def test_own_modules_that_raise_are_refused_in_one_line_with_their_place(mine):
 
 def test_an_own_encoder_that_raises_is_refused_with_its_place_not_that_of_the_library(mine):
     line = mine("CartPole-v1", "--encoder=model", code=2)
-    assert "cannot be unrolled over time: RuntimeError: " in line and line.endswith("(model.py, line 7)")
+    assert "cannot be applied to observations: RuntimeError: " in line and line.endswith("(model.py, line 7)")
 
 
 def test_an_own_loss_that_raises_is_refused_with_its_place(mine):

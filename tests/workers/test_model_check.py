@@ -105,7 +105,7 @@ def mine():
             {"__init__": raises},
             r"cannot be built: ArithmeticError: seven is no size \(tests/workers/test_model_check.py, line \d+\)$",
         ),
-        ({"forward": raises}, "cannot be unrolled over time: ArithmeticError: seven is no size"),
+        ({"forward": raises}, "cannot be applied to observations: ArithmeticError: seven is no size"),
         ({"forward": lambda self, x: x[:, :5]}, r"Changed' gave \(4, 5\) for 4 rows; expected \(4, 6\)"),
         ({"forward": lambda self, x: x[:2] * self.scale}, r"Changed' gave \(2, 6\) for 4 rows; expected \(4, 6\)"),
         ({"forward": lambda self, x: (x, x)}, r"Changed' gave \(\) for 4 rows"),
