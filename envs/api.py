@@ -332,6 +332,10 @@ class MisfitError(ValueError):
         return f"{self.key!r} should be {self.expected}, but is {self.seen}"
 
 
+class SignatureError(MisfitError):
+    """`reset` or `step` takes or returns something else than Gymnasium's do, and so at every call."""
+
+
 class UnsupportedSpaceError(TypeError):
     """A space that cannot be trained on. The message names it and what to wrap it with."""
 

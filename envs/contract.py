@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from appo.envs.api import ACTION_MASK, MisfitError
+from appo.envs.api import ACTION_MASK, MisfitError, SignatureError
 from appo.envs.wrappers import layers
 
 _SHIMMY = 'shimmy.GymV21CompatibilityV0(env=...) translates it: pip install "shimmy[gym-v21]"'
@@ -28,21 +28,21 @@ def checked_reset(env: Any, seed: Any, options: dict[str, Any] | None = None) ->
     """Reset an environment: (observation, info).
 
     Raises:
-        MisfitError: it takes no seed, or returns something else.
+        SignatureError: it takes no seed, or returns something else.
     """
     try:
         result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
     except TypeError as error:
         if _accepts_seed(env):
             raise
-        raise MisfitError(
+        raise SignatureError(
             "seed",
             "an argument of reset: def reset(self, *, seed=None, options=None)",
             f"not: {error}{translated(env)}",
         ) from None
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         hint = "" if isinstance(result, tuple) else f"; end reset with: return observation, {{}}{translated(env)}"
-        raise MisfitError("reset", "(observation, info), the info a dict", outline(result) + hint)
+        raise SignatureError("reset", "(observation, info), the info a dict", outline(result) + hint)
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from appo.envs.action_layout import ActionLayout
-from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers
+from appo.envs.api import ACTION_MASK, MisfitError, ScriptedPlayers, SignatureError
 from appo.envs.contract import checked_reset, describe, flag, flags, outline, translated
 from appo.envs.observation_layout import ObservationLayout
 from appo.envs.observation_watch import ObservationWatch
@@ -77,7 +77,7 @@ class RawEnvCaller:
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
             hint = f"{_END_OF_STEP}{translated(self.env)}" if isinstance(result, tuple) and len(result) == 4 else ""
-            raise MisfitError("step", "(observation, reward, terminated, truncated, info)", outline(result) + hint)
+            raise SignatureError("step", "(observation, reward, terminated, truncated, info)", outline(result) + hint)
         if not isinstance(result[4], dict):
             raise MisfitError("info", "a dict", describe(result[4]))
         return result

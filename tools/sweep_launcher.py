@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-import re
 import signal
 import subprocess
 import time
@@ -223,7 +222,7 @@ class Launcher:
             return is_changed
         except ConfigError as error:
             # Nobody has typed its words on a command line.
-            told = re.sub(f"^{COMMAND_LINE} sets ", "the trial sets ", str(error))
+            told = str(error).replace(f"{COMMAND_LINE} sets ", "the trial sets ", 1)
             raise ConfigError(f"{trial.name}: {told}") from error
 
     def _words(self, trial: Trial, slot: processes.Slot | None = None) -> list[str]:

@@ -66,8 +66,8 @@ def restore_policy(folder: Path, *, policy: int = 0, kind: str = "latest", devic
     except ConfigError as error:
         raise ConfigError(error.message) from error
     if not 0 <= policy < config.sampling.num_policies:
-        allowed = "0" if config.sampling.num_policies == 1 else f"0 to {config.sampling.num_policies - 1}"
-        raise ConfigError(f"there is no policy {policy} in {folder}: type {allowed}")
+        last = config.sampling.num_policies - 1
+        raise ConfigError(f"{folder} has no policy {policy}; it has {f'0 to {last}' if last else 'only 0'}")
     run = dataclasses.replace(config.run, device=str(device))
     run.check_combinations()
     on_device = run.torch_device

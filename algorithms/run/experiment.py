@@ -81,16 +81,15 @@ class Experiment:
         run = resolved.config.run
         folder = run.folder.absolute()  # stays right when an environment, for example, changes the directory
         try:
-            lock, moved_to = folder_lock.take(folder), None
+            lock, moved_to, was_emptied = folder_lock.take(folder), None, False
             try:
-                held_before = _holds_anything(folder)
-                if run.restart_behavior == "restart" and held_before:
+                if run.restart_behavior == "restart" and _holds_anything(folder):
                     lock, moved_to = _move_aside(folder, lock)
                 elif run.restart_behavior == "overwrite":
-                    _empty(folder)
+                    was_emptied = _empty(folder)
                 experiment = cls(folder, lock)
                 experiment.moved_to = moved_to
-                experiment.was_emptied = held_before and run.restart_behavior == "overwrite"
+                experiment.was_emptied = was_emptied
                 experiment._record_start(resolved, argv)
             except BaseException:
                 with contextlib.suppress(OSError):  # already closed where the folder had been moved
@@ -219,14 +218,14 @@ def _move_aside(folder: Path, lock: int) -> tuple[int, Path]:
     return folder_lock.take(folder), target
 
 
-def _empty(folder: Path) -> None:
-    """Delete an experiment; refuses a folder that is none.
+def _empty(folder: Path) -> bool:
+    """Delete an experiment, and whether there was one; refuses a folder that is none.
 
     Raises:
         ConfigError: the folder holds something, but neither a configuration nor the record of a start.
     """
     if not _holds_anything(folder):
-        return
+        return False
     marks = [folder / name for name in (CONFIG_FILE, COMMAND_LINES_FILE)]
     if not any(mark.exists() for mark in marks):
         raise ConfigError(
@@ -240,6 +239,7 @@ def _empty(folder: Path) -> None:
             path.unlink()
     for mark in marks:  # last: until then it can be overwritten again after an interruption
         mark.unlink(missing_ok=True)
+    return True
 
 
 def _git_state() -> str:

@@ -310,7 +310,7 @@ class ProcessLauncher:
                 subprocess.run(command, timeout=CLEAR_UP_S, check=False)
             processes.wait_for_orphans(command, CLEAR_UP_S)
         processes.adopt_orphans(is_on=self._adopted_before)
-        processes.reap_orphans(self.pids)
+        processes.reap_orphans(self.pids)  # last: what becomes an orphan from here on is not ours
 
 
 def _socket_folder() -> str:

@@ -102,7 +102,7 @@ def test_what_cannot_be_loaded_or_seen_is_refused(experiment, tmp_path):
     with pytest.raises(ConfigError, match=r"is no experiment"):
         load_policy(tmp_path / "nothing")
     _, folder = experiment("CartPole-v1")
-    with pytest.raises(ConfigError, match=r"there is no policy 3 in .*: type 0$"):
+    with pytest.raises(ConfigError, match=r"has no policy 3; it has only 0$"):
         load_policy(folder, policy=3)
     with pytest.raises(MisfitError, match="shape"):
         load_policy(folder).act(np.zeros(3, np.float32))

@@ -86,7 +86,9 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_nothing_is_written(e
     assert "policy.onnx or as policy.pt2" in refused(capsys, folder, target / "policy.h5")
     assert "there is no folder" in refused(capsys, folder, target / "nowhere" / "policy.pt2")
     assert "is no experiment" in refused(capsys, tmp_path / "nothing", target / "policy.pt2")
-    assert "there is no policy 3 in " in refused(capsys, folder, target / "policy.pt2", "--policy_index=3")
+    assert f"{folder} has no policy 3; it has only 0" in refused(
+        capsys, folder, target / "policy.pt2", "--policy_index=3"
+    )
     for path in folder.glob("checkpoint_p0/*"):
         path.unlink()
     assert "there is no checkpoint in" in refused(capsys, folder, target / "policy.pt2")
